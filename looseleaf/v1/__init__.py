@@ -1,0 +1,1 @@
+"""Generated protobuf and gRPC code of `proto/looseleaf/v1`; built, never committed."""

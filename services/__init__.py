@@ -1,0 +1,1 @@
+"""The four gRPC services of LooseLeaf; import them as `looseleaf.services.<name>`."""

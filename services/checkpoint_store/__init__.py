@@ -1,0 +1,1 @@
+"""Checkpoint store: manifests, units, region index, durable regions (design §7)."""

@@ -1,0 +1,1 @@
+"""I/O-free policy of this service."""

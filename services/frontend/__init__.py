@@ -1,0 +1,1 @@
+"""Recipe frontend: edit events in, execution recipes out (design §4)."""

@@ -1,0 +1,1 @@
+"""Scheduler: leases, epochs, placement of cells on workers (design §6)."""
