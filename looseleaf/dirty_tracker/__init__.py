@@ -1,0 +1,41 @@
+"""Which regions of memory changed since the last save, and the shared memory that their bytes live in.
+
+The Python face of the native extension in `csrc/dirty_tracker`. Any C-contiguous buffer is welcome: bytes, memoryview,
+numpy arrays, mappings; numpy itself is not imported here.
+"""
+
+from __future__ import annotations
+
+try:
+    from looseleaf.dirty_tracker import _core
+except ImportError as error:
+    raise ImportError(
+        "looseleaf's native extension is missing or does not load: install the package, or in a checkout run "
+        f"`python setup.py build_ext --inplace` ({error})"
+    ) from error
+
+from looseleaf.dirty_tracker.build import build_info
+from looseleaf.dirty_tracker.hashing import (
+    HASH_BYTES,
+    HASH_THREADS_MAX,
+    compare_regions,
+    dirty_regions,
+    hash128,
+    region_hashes,
+)
+from looseleaf.dirty_tracker.memory import MappedRegions, Memfd, copy_into
+
+__all__ = [
+    "HASH_BYTES",
+    "HASH_THREADS_MAX",
+    "MappedRegions",
+    "Memfd",
+    "build_info",
+    "compare_regions",
+    "copy_into",
+    "dirty_regions",
+    "hash128",
+    "region_hashes",
+]
+
+assert _core.HASH_BYTES == HASH_BYTES

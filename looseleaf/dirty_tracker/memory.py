@@ -1,0 +1,28 @@
+"""Shared segments, private mappings of their slots, and copies that release the GIL (design §7)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from looseleaf.dirty_tracker import _core
+from looseleaf.dirty_tracker._core import MappedRegions, Memfd
+from looseleaf.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["MappedRegions", "Memfd", "copy_into"]
+
+
+def copy_into(dst: Buffer, dst_offset: int, src: Buffer, src_offset: int, length: int) -> None:
+    """Copies `src[src_offset : src_offset+length]` to `dst` at `dst_offset`, all in bytes; the ranges may overlap.
+
+    The GIL is released. Raises InvalidArgument for a range outside its buffer (`RANGE_OUTSIDE_BUFFER`), for a `dst` that
+    cannot be written (`BUFFER_NOT_WRITABLE`) and for objects that are no C-contiguous buffers; nothing is copied then.
+    """
+    if dst_offset < 0 or src_offset < 0 or length < 0:
+        raise InvalidArgument(
+            "RANGE_OUTSIDE_BUFFER", "offsets and lengths are not negative",
+            dst_offset=dst_offset, src_offset=src_offset, length=length,
+        )
+    _core.copy_into(dst, dst_offset, src, src_offset, length)
