@@ -1,8 +1,8 @@
 """The computed parts of the build: generated protobuf code and the native extensions; all else is in pyproject.toml.
 
 Switches (environment):
-    LOOSELEAF_CUDA=auto|0|1     build `looseleaf.dirty_tracker._cuda`: when nvcc is found (default), never, or stop without nvcc
-    LOOSELEAF_CUDA_ARCHS=LIST   semicolon-separated compute capabilities, default "75;80;86;89;90"; PTX is added for the last
+    LOOSELEAF_CUDA=auto|0|1     build `looseleaf.dirty_tracker._cuda` when nvcc is found (default), never, or always
+    LOOSELEAF_CUDA_ARCHS=LIST   compute capabilities, default "75;80;86;89;90"; PTX is added for the last
     CUDA_HOME=DIR               where the CUDA toolkit is, if nvcc is not on PATH
 """
 
@@ -68,7 +68,7 @@ class BuildProto(Command):
         ])
 
     def _out(self) -> Path:
-        return Path(".") if self.editable_mode or self.inplace else Path(str(self.build_lib))
+        return Path() if self.editable_mode or self.inplace else Path(str(self.build_lib))
 
     def get_source_files(self) -> list[str]:
         return sorted(str(path) for path in PROTO.rglob("*.proto"))
@@ -137,8 +137,9 @@ def cuda_home(nvcc: Path) -> Path:
     """The toolkit's folder. nvcc may be a wrapper script, so it is asked rather than its path read."""
     if home := os.environ.get("CUDA_HOME"):
         return Path(home)
-    lines = subprocess.run([str(nvcc), "--dryrun", "-x", "cu", "/dev/null"], capture_output=True, text=True, check=False)
-    if found := re.search(r"^#\$ TOP=(.+)$", lines.stderr, re.MULTILINE):
+    command = [str(nvcc), "--dryrun", "-x", "cu", "/dev/null"]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    if found := re.search(r"^#\$ TOP=(.+)$", said, re.MULTILINE):
         return Path(found.group(1)).resolve()
     return nvcc.resolve().parent.parent
 
@@ -158,7 +159,7 @@ def wants_cuda() -> bool:
     if choice not in ("auto", "0", "1"):
         raise OptionError(f"LOOSELEAF_CUDA must be auto, 0 or 1, not {choice!r}")
     if choice == "1" and find_nvcc() is None:
-        raise ExecError("LOOSELEAF_CUDA=1, but nvcc is not on PATH nor in CUDA_HOME: install the CUDA toolkit or set LOOSELEAF_CUDA=0")
+        raise ExecError("LOOSELEAF_CUDA=1, but nvcc is not on PATH nor in CUDA_HOME: install it or set LOOSELEAF_CUDA=0")
     return choice != "0" and find_nvcc() is not None
 
 
@@ -190,7 +191,7 @@ def extensions() -> list[Extension]:
         "looseleaf.dirty_tracker._cuda",
         sources=[*sorted(cuda_sources), *sources(NATIVE, ["*.cu"])],
         include_dirs=[pybind11.get_include(), str(NATIVE), str(home / "include")],
-        library_dirs=[str(path) for path in (home / "lib64", home / "lib", home / "targets/x86_64-linux/lib") if path.is_dir()],
+        library_dirs=[str(home / name) for name in ("lib64", "lib") if (home / name).is_dir()],
         libraries=["cudart_static", "rt", "pthread", "dl"],
         extra_compile_args=CXX_FLAGS,
         extra_link_args=["-s"],

@@ -21,13 +21,14 @@ def region_hashes(buffer: Buffer, *, region_bytes: int = REGION_BYTES, seed: int
 
     Region i covers [i*region_bytes, min((i+1)*region_bytes, N)) of the N bytes. Each hash is in canonical (big-endian)
     form and depends on nothing but the region's bytes and `seed` (0 to 2^64-1). `threads` (1 to HASH_THREADS_MAX) may
-    share the work; the GIL is released. Raises InvalidArgument for an argument out of range (`*_OUT_OF_RANGE`), an object
-    without a buffer (`NOT_A_BUFFER`) or one that is not C-contiguous (`BUFFER_NOT_CONTIGUOUS`).
+    share the work; the GIL is released. Raises InvalidArgument for an argument out of range (`*_OUT_OF_RANGE`), for an
+    object without a buffer (`NOT_A_BUFFER`) and for one that is not C-contiguous (`BUFFER_NOT_CONTIGUOUS`).
     """
     _check_region_bytes(region_bytes)
     _check_seed(seed)
     if not 1 <= threads <= HASH_THREADS_MAX:
-        raise InvalidArgument("THREADS_OUT_OF_RANGE", f"threads must be between 1 and {HASH_THREADS_MAX}", threads=threads)
+        message = f"threads must be between 1 and {HASH_THREADS_MAX}"
+        raise InvalidArgument("THREADS_OUT_OF_RANGE", message, threads=threads)
     return _core.region_hashes(buffer, region_bytes, seed, threads)
 
 

@@ -17,8 +17,9 @@ __all__ = ["MappedRegions", "Memfd", "copy_into"]
 def copy_into(dst: Buffer, dst_offset: int, src: Buffer, src_offset: int, length: int) -> None:
     """Copies `src[src_offset : src_offset+length]` to `dst` at `dst_offset`, all in bytes; the ranges may overlap.
 
-    The GIL is released. Raises InvalidArgument for a range outside its buffer (`RANGE_OUTSIDE_BUFFER`), for a `dst` that
-    cannot be written (`BUFFER_NOT_WRITABLE`) and for objects that are no C-contiguous buffers; nothing is copied then.
+    The GIL is released. Raises InvalidArgument for a range outside its buffer (`RANGE_OUTSIDE_BUFFER`), for a `dst`
+    that cannot be written (`BUFFER_NOT_WRITABLE`) and for objects that are no C-contiguous buffers; nothing is copied
+    then.
     """
     if dst_offset < 0 or src_offset < 0 or length < 0:
         raise InvalidArgument(
