@@ -159,7 +159,7 @@ def wants_cuda() -> bool:
     if choice not in ("auto", "0", "1"):
         raise OptionError(f"LOOSELEAF_CUDA must be auto, 0 or 1, not {choice!r}")
     if choice == "1" and find_nvcc() is None:
-        raise ExecError("LOOSELEAF_CUDA=1, but nvcc is not on PATH nor in CUDA_HOME: install it or set LOOSELEAF_CUDA=0")
+        raise ExecError("LOOSELEAF_CUDA=1, but nvcc is not on PATH nor in CUDA_HOME: install it or choose 0")
     return choice != "0" and find_nvcc() is not None
 
 

@@ -94,7 +94,10 @@ class Memfd:
     def readonly_fd(self) -> int:
         """A new descriptor of the same memory that cannot write; the caller closes it."""
     def punch_hole(self, offset: int, length: int) -> None:
-        """Frees the memory of [offset, offset + length), page multiples; it then reads as zeros, here and elsewhere."""
+        """Frees the memory of [offset, offset + length), page multiples; it then reads as zeros, here and elsewhere.
+
+        Reading a hole through any mapping takes memory again, as writing does.
+        """
     def close(self) -> None:
         """Closes the descriptor and unmaps, as soon as no view of the buffer lives. May be called twice."""
     def __buffer__(self, flags: int, /) -> memoryview: ...

@@ -70,8 +70,8 @@ def test_memfd_punched_hole_reads_as_zeros_and_frees_memory() -> None:
         segment.buffer[:] = b"x" * segment.size_bytes
         blocks = os.fstat(segment.fd).st_blocks
         segment.punch_hole(REGION_BYTES, REGION_BYTES)
+        assert os.fstat(segment.fd).st_blocks == blocks * 2 // 3
         assert bytes(segment.buffer) == b"x" * REGION_BYTES + bytes(REGION_BYTES) + b"x" * REGION_BYTES
-        assert os.fstat(segment.fd).st_blocks < blocks
         segment.punch_hole(0, 0)
 
 
