@@ -1,0 +1,88 @@
+# Every chore of this repository, also the ones that CI runs. `make demo` and `make test` set up all they need by themselves.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+OUT := out
+
+SETUP_STAMP := $(VENV)/.set-up
+BUILT_STAMP := $(VENV)/.built
+NATIVE_SOURCES := $(wildcard csrc/dirty_tracker/*.h csrc/dirty_tracker/*.cpp csrc/dirty_tracker/*.cu csrc/third_party/*/*)
+PROTOS := $(shell find proto -name '*.proto')
+
+NATIVE_TEST := build/native-test/dirty_tracker_test
+NATIVE_TEST_SOURCES := $(wildcard csrc/dirty_tracker/tests/*.cpp) \
+	$(filter-out %_bindings.cpp, $(wildcard csrc/dirty_tracker/*.cpp))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup proto native demo test native-test lint type golden bench soak gpu-check dist clean
+
+help:  ## show this list
+	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(BUILT_STAMP)  ## make .venv with everything installed and built (PYTHON=python3.12 picks another Python)
+
+# torch comes first and with its exact version: then pip takes the CPU build where one is offered, and nothing replaces it.
+$(SETUP_STAMP): pyproject.toml setup.py constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
+		{ echo "LooseLeaf needs Python 3.11 to 3.13; $(PYTHON) is $$($(PYTHON) -V). Try: make setup PYTHON=python3.11"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -q -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install -q -c constraints.txt setuptools wheel pybind11 grpcio-tools
+	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[dev,examples]"
+	@touch $@
+
+$(BUILT_STAMP): $(SETUP_STAMP) $(NATIVE_SOURCES) $(PROTOS)
+	$(BIN)/python setup.py -q build_proto --inplace build_ext --inplace
+	@touch $@
+
+proto: $(SETUP_STAMP)  ## generate the protobuf and gRPC code again
+	$(BIN)/python setup.py -q build_proto --inplace
+
+native: $(SETUP_STAMP)  ## compile the native extension again
+	$(BIN)/python setup.py -q build_ext --inplace --force
+
+demo: setup  ## run the example notebook with virtual GPUs, at the pace of a person who thinks 3 s a cell
+	@mkdir -p $(OUT)
+	$(BIN)/looseleaf run examples/digits_cnn.ipynb -o $(OUT)/digits_cnn.ipynb --think 3
+
+test: setup  ## run the tests that need no GPU and little time
+	$(PYTEST) -m "not slow and not gpu"
+
+native-test: $(NATIVE_TEST)  ## run the C++ tests under the address and undefined-behaviour sanitizers
+	$(NATIVE_TEST)
+
+$(NATIVE_TEST): $(NATIVE_TEST_SOURCES) $(wildcard csrc/dirty_tracker/*.h)
+	@mkdir -p $(@D)
+	$(CXX) -std=c++17 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all \
+		-Icsrc/dirty_tracker $(NATIVE_TEST_SOURCES) -o $@ -pthread
+
+lint: setup  ## check style, import contracts and, where buf is installed, the protos
+	$(BIN)/ruff check
+	$(BIN)/lint-imports
+	@if command -v buf >/dev/null; then buf lint proto; else echo "buf is not installed: the protos were not linted"; fi
+
+type: setup  ## check types (mypy --strict)
+	$(BIN)/mypy
+
+golden: setup  ## compare example notebooks with an ordinary kernel's results (slow tests named golden)
+	$(PYTEST) -m "slow and not gpu" -k golden
+
+bench: setup  ## measure: pytest-benchmark over bench/ (BENCH_ARGS adds options)
+	$(PYTEST) bench -m "not gpu" $(BENCH_ARGS)
+
+soak: setup  ## run the long tests (slow tests that are not golden)
+	$(PYTEST) -m "slow and not gpu" -k "not golden"
+
+gpu-check: setup  ## run the tests that need a real GPU
+	@nvidia-smi -L 2>/dev/null | grep -q GPU || { echo "gpu-check needs an NVIDIA GPU with its driver; none is here."; exit 1; }
+	$(PYTEST) -m gpu -rs
+
+dist: setup  ## build the sdist and the wheel into dist/
+	$(BIN)/python -m build --no-isolation
+
+clean:  ## remove what was built and written, but not .venv
+	rm -rf build dist $(OUT) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache
+	rm -f looseleaf/v1/*_pb2*.py looseleaf/v1/*_pb2*.pyi looseleaf/dirty_tracker/*.so $(BUILT_STAMP)
+	find looseleaf services tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
