@@ -1,0 +1,90 @@
+"""The life of a worker as pure rules (design §5): which stage may follow which, and who may be evicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from looseleaf.ids import Epoch, ExecutionId, SessionId, Version, WorkerId
+
+
+class Stage(IntEnum):
+    """What a worker is doing; the numbers are those of the wire's WorkerStage."""
+
+    FORKED = 1
+    IMPORTED = 2
+    HOST_READY = 3
+    CONTEXT_READY = 4
+    DEVICE_READY = 5
+    RUNNING = 6
+    SAVING = 7
+    COMPLETED = 8
+    GONE = 9
+
+
+BUSY = frozenset({Stage.CONTEXT_READY, Stage.DEVICE_READY, Stage.RUNNING, Stage.SAVING})
+
+
+@dataclass
+class WorkerFacts:
+    """What the daemon knows of one worker process."""
+
+    worker_id: WorkerId
+    pid: int
+    session_id: SessionId = SessionId("")
+    epoch: Epoch = Epoch(0)
+    stage: Stage = Stage.FORKED
+    version: Version = Version(0)
+    prepared_source_hash: str = ""
+    prepare_ms: float = 0.0
+    gpus: tuple[int, ...] = ()
+    execution_id: ExecutionId = ExecutionId("")
+    resident_bytes: int = 0
+    idle_since_s: float = 0.0
+    reserved: bool = False
+
+    @property
+    def evictable(self) -> bool:
+        """Nothing is lost if it goes: no cell runs, no save is under way, nobody is about to use it."""
+        return self.stage not in BUSY and self.stage is not Stage.GONE and not self.reserved
+
+
+@dataclass(frozen=True)
+class KeepRules:
+    """How long and how many idle workers stay. `keep_s` seconds after its last use an idle worker ends."""
+
+    keep_s: float
+    workers_max: int
+
+
+@dataclass
+class WorkerRoster:
+    """All live workers of the host; decides who goes, ends nobody itself."""
+
+    rules: KeepRules
+    workers: dict[WorkerId, WorkerFacts] = field(default_factory=dict)
+
+    def expired(self, now_s: float) -> list[WorkerFacts]:
+        """Idle workers past their time, longest idle first."""
+        return sorted((w for w in self.workers.values() if w.evictable and now_s - w.idle_since_s >= self.rules.keep_s),
+                      key=lambda w: w.idle_since_s)
+
+    def to_make_room(self) -> WorkerFacts | None:
+        """The worker to end before one more is forked, or None if there is room or nobody may go.
+
+        Completed workers go before prepared ones, longest idle first (design §6).
+        """
+        if len(self.workers) < self.rules.workers_max:
+            return None
+        candidates = [w for w in self.workers.values() if w.evictable]
+        return min(candidates, key=lambda w: (w.stage is not Stage.COMPLETED, w.idle_since_s), default=None)
+
+    def on_gpus(self, gpus: Iterable[int], *, but_session: SessionId) -> list[WorkerFacts]:
+        """Idle workers of other sessions that hold memory of these GPUs; they make way for a lease."""
+        wanted = set(gpus)
+        return [w for w in self.workers.values() if wanted & set(w.gpus) and w.session_id != but_session and w.evictable]
+
+    def of_session(self, session_id: SessionId) -> list[WorkerFacts]:
+        """The session's workers, newest first."""
+        return [w for w in reversed(self.workers.values()) if w.session_id == session_id]
