@@ -1,0 +1,243 @@
+"""Session state over a link: the `StateIO` of kernels and workers (docs/protocol.md: State requests)."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import threading
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from looseleaf.dirty_tracker import MappedRegions, copy_into
+from looseleaf.errors import Corrupt, InvalidArgument, LooseLeafError
+from looseleaf.protocol import fields
+from looseleaf.protocol.frames import Message, close_fds
+from looseleaf.protocol.rpc import Link, PendingReply
+from looseleaf.units import MIB, REGION_BYTES
+
+if TYPE_CHECKING:
+    from looseleaf.checkpoint.manifest import RegionRef
+
+_log = logging.getLogger(__name__)
+
+UNITS_FRAME_BYTES_MAX: Final = 16 * MIB
+# Regions named in one message, so that a frame stays far below its limit.
+REGIONS_PER_MESSAGE_MAX: Final = 65_536
+HASHES_PER_MESSAGE_MAX: Final = 65_536
+# A restore may fetch gigabytes from another host first; anything longer is a lost daemon.
+STATE_TIMEOUT_S: Final = 600.0
+_REGION_ID_BYTES: Final = 16
+
+
+class _Ring:
+    """This connection's shared memory, in slots of one region each."""
+
+    def __init__(self, fd: int, size_bytes: int, slot_bytes: int) -> None:
+        if slot_bytes != REGION_BYTES or size_bytes < slot_bytes or os.fstat(fd).st_size < size_bytes:
+            raise InvalidArgument("RING_MALFORMED", f"a ring of {size_bytes} bytes in slots of {slot_bytes} is no use")
+        self.slot_count = size_bytes // slot_bytes
+        self._memory = mmap.mmap(fd, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+
+    def fill(self, slot: int, data: memoryview) -> None:
+        copy_into(self._memory, slot * REGION_BYTES, data, 0, data.nbytes)
+
+    def close(self) -> None:
+        self._memory.close()
+
+
+class LinkStateIO:
+    """`StateIO` by requests to the host's daemon. Thread-safe; one put of regions at a time.
+
+    Every reply is checked; a daemon that answers nonsense raises InvalidArgument, never a wrong state.
+    """
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        self._ring_lock = threading.Lock()
+        self._segments_lock = threading.Lock()
+        self._ring: _Ring | None = None
+        self._segments: dict[int, int] = {}
+
+    def have_regions(self, refs: Sequence[RegionRef]) -> list[int]:
+        """Indices of the regions that the host arena lacks, ascending; a region named twice is reported once."""
+        first: dict[bytes, int] = {}
+        for index, ref in enumerate(refs):
+            first.setdefault(bytes(ref.region_id), index)
+        distinct = list(first.values())
+        missing: list[int] = []
+        for start in range(0, len(distinct), REGIONS_PER_MESSAGE_MAX):
+            part = distinct[start : start + REGIONS_PER_MESSAGE_MAX]
+            reply = self._ask("have_regions", {"regions": [_row(refs[index]) for index in part]})
+            for number in fields.integers(reply, "missing"):
+                if number >= len(part):
+                    raise _malformed(f"'have_regions' names region {number} of {len(part)}")
+                missing.append(part[number])
+        return sorted(missing)
+
+    def put_regions(self, items: Iterable[tuple[RegionRef, memoryview]]) -> None:
+        """Puts the bytes of each region into the host arena; a region named twice moves once.
+
+        While the daemon copies one half of the ring the other is filled. Raises CapacityExceeded `ARENA_FULL`.
+        """
+        with self._ring_lock:
+            ring = self._open_ring()
+            under_way: deque[PendingReply] = deque()
+            try:
+                self._put_batches(ring, items, under_way)
+                while under_way:
+                    self._finish(under_way.popleft())
+            finally:
+                # After an error the daemon may still read slots of other batches: wait before they are filled again.
+                self._abandon(under_way)
+
+    def _put_batches(
+        self, ring: _Ring, items: Iterable[tuple[RegionRef, memoryview]], under_way: deque[PendingReply]
+    ) -> None:
+        batch_slots = max(1, ring.slot_count // 2)
+        batches_max = ring.slot_count // batch_slots
+        batch = 0
+        rows: list[list[Any]] = []
+        seen: set[bytes] = set()
+        for ref, data in items:
+            if bytes(ref.region_id) in seen:
+                continue
+            seen.add(bytes(ref.region_id))
+            if not rows and len(under_way) == batches_max:
+                self._finish(under_way.popleft())
+            slot = (batch % batches_max) * batch_slots + len(rows)
+            ring.fill(slot, _checked_bytes(ref, data))
+            rows.append([*_row(ref), slot])
+            if len(rows) == batch_slots:
+                under_way.append(self._link.begin("put_regions", {"regions": rows}))
+                rows, batch = [], batch + 1
+        if rows:
+            under_way.append(self._link.begin("put_regions", {"regions": rows}))
+
+    def put_units(self, items: Iterable[tuple[bytes, bytes]]) -> None:
+        """Puts units (hash, bytes) into the store by way of the daemon, in frames of at most 16 MiB."""
+        batch: list[list[bytes]] = []
+        size = 0
+        for unit_hash, data in items:
+            if batch and size + len(data) > UNITS_FRAME_BYTES_MAX:
+                self._ask("put_units", {"units": batch})
+                batch, size = [], 0
+            batch.append([bytes(unit_hash), bytes(data)])
+            size += len(data)
+        if batch:
+            self._ask("put_units", {"units": batch})
+
+    def commit(self, manifest: bytes, parent: int, epoch: int, execution_id: str) -> int:
+        """The version that the manifest became. Raises Conflict `MANIFEST_MOVED`, PreconditionFailed `STALE_EPOCH`."""
+        body = {"manifest": bytes(manifest), "parent": parent, "epoch": epoch, "execution_id": execution_id}
+        return fields.integer(self._ask("commit", body), "version", minimum=1)
+
+    def manifest(self, version: int = 0, known_version: int = 0) -> tuple[Message, bytes | None]:
+        """({version, epoch, durable_version}, manifest bytes); version 0 asks for the head, and the bytes are None if
+        that is `known_version` or nothing was saved yet."""
+        reply = self._ask("manifest", {"version": version, "known_version": known_version})
+        head = {key: fields.integer(reply, key) for key in ("version", "epoch", "durable_version")}
+        return head, None if reply.get("manifest") is None else fields.data(reply, "manifest")
+
+    def fetch_units(self, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
+        """Bytes by hash, of all of `hashes`. Raises NotFound (from the store) or Corrupt `UNIT_MISSING`."""
+        wanted = dict.fromkeys(bytes(unit_hash) for unit_hash in hashes)
+        found: dict[bytes, bytes] = {}
+        while len(found) < len(wanted):
+            asked = [unit_hash for unit_hash in wanted if unit_hash not in found][:HASHES_PER_MESSAGE_MAX]
+            reply = self._ask("fetch_units", {"hashes": asked})
+            new = {h: data for h, data in fields.rows(reply, "units", bytes, bytes) if h in wanted and h not in found}
+            if not new:
+                raise Corrupt("UNIT_MISSING", f"{len(asked)} saved objects could not be read; the saved version stands")
+            found.update(new)
+        return found
+
+    def map_regions(self, refs: Sequence[RegionRef]) -> MappedRegions:
+        """The regions one after another as private writable memory; the file pages are shared until written."""
+        parts: list[tuple[int, int, int]] = []
+        with self._segments_lock:
+            for start in range(0, len(refs), REGIONS_PER_MESSAGE_MAX):
+                part = refs[start : start + REGIONS_PER_MESSAGE_MAX]
+                reply, fds = self._link.request(
+                    "map_regions", {"regions": [_row(ref) for ref in part]}, timeout_s=STATE_TIMEOUT_S
+                )
+                self._keep_segments(reply, fds)
+                places = fields.rows(reply, "places", int, int)
+                if len(places) != len(part):
+                    raise _malformed(f"'map_regions' places {len(places)} of {len(part)} regions")
+                for ref, (segment, offset) in zip(part, places, strict=True):
+                    if segment not in self._segments:
+                        raise _malformed(f"'map_regions' names segment {segment}, which was never sent")
+                    parts.append((self._segments[segment], offset, ref.length_bytes))
+            return MappedRegions(parts)
+
+    def unmap_regions(self, refs: Sequence[RegionRef]) -> None:
+        """Tells the daemon that no mapping of these regions is left here, so that it may reuse their slots."""
+        if refs:
+            self._ask("unmap_regions", {"regions": [_row(ref) for ref in refs]})
+
+    def close(self) -> None:
+        """Closes the ring and the segments; mappings that were handed out stay valid."""
+        with self._segments_lock:
+            close_fds(self._segments.values())
+            self._segments.clear()
+        with self._ring_lock:
+            if self._ring is not None:
+                self._ring.close()
+                self._ring = None
+
+    def _keep_segments(self, reply: Message, fds: list[int]) -> None:
+        try:
+            numbers = fields.integers(reply, "segments")
+            if len(numbers) != len(fds) or len(set(numbers)) != len(numbers):
+                raise _malformed(f"'map_regions' names {len(numbers)} segments with {len(fds)} fds")
+        except InvalidArgument:
+            close_fds(fds)
+            raise
+        for number, fd in zip(numbers, fds, strict=True):
+            close_fds([self._segments[number]] if number in self._segments else [])
+            self._segments[number] = fd
+
+    def _open_ring(self) -> _Ring:
+        if self._ring is None:
+            reply, fds = self._link.request("ring", {}, timeout_s=STATE_TIMEOUT_S)
+            try:
+                if len(fds) != 1:
+                    raise InvalidArgument("RING_MALFORMED", f"'ring' came with {len(fds)} fds, not one")
+                self._ring = _Ring(fds[0], fields.integer(reply, "size_bytes"), fields.integer(reply, "slot_bytes"))
+            finally:
+                close_fds(fds)
+        return self._ring
+
+    def _ask(self, type_: str, body: Message) -> Message:
+        reply, fds = self._link.request(type_, body, timeout_s=STATE_TIMEOUT_S)
+        close_fds(fds)
+        return reply
+
+    def _finish(self, pending: PendingReply) -> None:
+        _, fds = pending.result(STATE_TIMEOUT_S)
+        close_fds(fds)
+
+    def _abandon(self, under_way: deque[PendingReply]) -> None:
+        while under_way:
+            try:
+                self._finish(under_way.popleft())
+            except LooseLeafError as error:
+                _log.warning("put_regions_abandoned reason=%s", error.reason)
+
+
+def _malformed(text: str) -> InvalidArgument:
+    return InvalidArgument("REPLY_MALFORMED", f"the daemon's answer makes no sense: {text}")
+
+
+def _row(ref: RegionRef) -> list[Any]:
+    return [bytes(ref.region_id), ref.length_bytes]
+
+
+def _checked_bytes(ref: RegionRef, data: memoryview) -> memoryview:
+    view = memoryview(data).cast("B")
+    assert len(ref.region_id) == _REGION_ID_BYTES
+    if view.nbytes != ref.length_bytes or not 0 < view.nbytes <= REGION_BYTES:
+        raise InvalidArgument("REGION_MALFORMED", f"a region of {ref.length_bytes} bytes came with {view.nbytes} bytes")
+    return view
