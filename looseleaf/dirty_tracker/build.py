@@ -9,7 +9,9 @@ from looseleaf.dirty_tracker import _core
 
 
 def build_info() -> dict[str, Any]:
-    """Plain values for `looseleaf doctor` and bug reports; opens no CUDA context.
+    """Plain values for `looseleaf doctor` and bug reports.
+
+    In a build with CUDA it initialises the driver (no context is opened), so a process that forks workers must not ask.
 
     `version`; `built_with_cuda`; `cuda`, one of "not built", "failed to load (WHY)", "loaded, N devices" and
     "loaded, 0 devices (WHY)"; `cuda_device_count`; `simd`, the vector unit that hashing uses; `pagemap_scan` and
