@@ -1,0 +1,86 @@
+"""Structured logs: one JSON event a line on stderr or in a file, readable text on a terminal.
+
+Events are past-tense snake_case (`worker_prepared`). Ids come from the context: `with log_context(session=...)`. Cell
+text, values and tokens never enter a log; keys that could carry them are withheld.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+import structlog
+
+# The only ids that `log_context` binds.
+CONTEXT_KEYS = frozenset({"session", "execution", "cell", "worker", "host", "epoch", "request", "method"})
+WITHHELD_KEYS = frozenset({"source", "code_text", "value", "token", "stdin", "password", "output", "namespace"})
+TEXT_CHARS_MAX = 4_000
+
+
+def get_logger(**fixed: Any) -> Any:
+    """A structlog logger; `fixed` fields ride on each event."""
+    return structlog.get_logger(**fixed)
+
+
+@contextmanager
+def log_context(**ids: Any) -> Iterator[None]:
+    """Binds ids (keys of CONTEXT_KEYS) to every event of this task and the tasks it starts."""
+    unknown = ids.keys() - CONTEXT_KEYS
+    if unknown:
+        raise ValueError(f"not an id of the log context: {sorted(unknown)}")
+    known = {key: value for key, value in ids.items() if value not in ("", None)}
+    with structlog.contextvars.bound_contextvars(**known):
+        yield
+
+
+def configure_logs(service: str, level: str = "info", stream: TextIO | None = None) -> None:
+    """Sends structlog's and the standard library's events of this process to `stream` (default stderr)."""
+    target = stream or sys.stderr
+    number = logging.getLevelNamesMapping()[level.upper()]
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        _add_service(service),
+        withhold,
+    ]
+    renderer: list[Any]
+    if target.isatty():
+        renderer = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
+    else:
+        renderer = [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+    structlog.configure(
+        processors=[*shared, structlog.processors.StackInfoRenderer(), *renderer],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.PrintLoggerFactory(target),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(target)
+    handler.setFormatter(structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=shared,
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderer],
+    ))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(max(number, logging.WARNING))
+
+
+def _add_service(service: str) -> Any:
+    def add(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+        event.setdefault("service", service)
+        return event
+
+    return add
+
+
+def withhold(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Replaces what may be a person's text, and shortens long strings."""
+    for key, value in event.items():
+        if key in WITHHELD_KEYS:
+            event[key] = "<withheld>"
+        elif isinstance(value, str) and len(value) > TEXT_CHARS_MAX and key != "exception":
+            event[key] = value[:TEXT_CHARS_MAX] + "..."
+    return event

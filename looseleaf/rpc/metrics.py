@@ -1,0 +1,43 @@
+"""Prometheus figures of a process's RPCs; one registry per server, so that several can live in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+
+LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+
+
+class RpcMetrics:
+    """Requests, latency and errors of each method."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self.requests = Counter(
+            "looseleaf_rpc_requests", "Finished calls by status code", ["method", "code"], registry=registry)
+        self.errors = Counter(
+            "looseleaf_rpc_errors", "Failed calls by reason", ["method", "reason"], registry=registry)
+        self.latency = Histogram(
+            "looseleaf_rpc_latency_seconds", "Time from a call's start to its end", ["method"],
+            buckets=LATENCY_BUCKETS_S, registry=registry)
+        self.running = Gauge("looseleaf_rpc_running", "Calls that run now", ["method"], registry=registry)
+
+    def finished(self, method: str, code: str, reason: str, elapsed_s: float) -> None:
+        """Counts one call; `reason` is empty for a call that succeeded."""
+        self.requests.labels(method, code).inc()
+        self.latency.labels(method).observe(elapsed_s)
+        if reason:
+            self.errors.labels(method, reason).inc()
+
+
+def serve_metrics(port: int, registry: CollectorRegistry) -> Callable[[], None]:
+    """Serves `registry` on loopback at `port`; returns what stops it."""
+    server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return stop

@@ -1,0 +1,103 @@
+"""The command line of a service process: every field of its config is a flag (`lease_ttl_ms` is `--lease-ttl-ms`).
+
+Exit codes: 0 stopped as told; 1 fault; 2 bad flag, variable or file; 3 could not start (the log says why).
+A supervisor passes `--lifeline-fd N`, the reading end of a pipe that it never writes: when the pipe closes, the
+supervisor is gone and the service stops, so that nothing outlives it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from pydantic import ValidationError
+
+from looseleaf.config import ConfigError, ServiceConfig
+from looseleaf.errors import LooseLeafError
+from looseleaf.logs import configure_logs, get_logger
+from looseleaf.rpc.server import Registration
+from looseleaf.rpc.service import Service, install_signals
+
+C = TypeVar("C", bound=ServiceConfig)
+
+EXIT_FAULT: Final = 1
+EXIT_CONFIG: Final = 2
+EXIT_REFUSED: Final = 3
+# After the supervisor's death: what an orderly stop may take beyond the grace period before the process is ended.
+LIFELINE_EXTRA_S: Final = 15.0
+
+log = get_logger()
+
+
+def service_main(
+    name: str,
+    config_type: type[C],
+    build: Callable[[Service[C]], Awaitable[Sequence[Registration]]],
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Parses flags, configures logs, runs the service until it is told to stop; returns the exit code."""
+    os.umask(0o077)
+    parser = flag_parser(name, config_type)
+    flags = vars(parser.parse_args(argv))
+    lifeline_fd = flags.pop("lifeline_fd")
+    try:
+        config = config_type(**{key: value for key, value in flags.items() if value is not None})
+    except (ValidationError, ConfigError) as error:
+        print(f"looseleaf {name}: {config_problem(error)}", file=sys.stderr)
+        return EXIT_CONFIG
+    configure_logs(name, config.log_level)
+    try:
+        return asyncio.run(_run(name, config, build, lifeline_fd))
+    except LooseLeafError as error:
+        log.error("service_refused_to_start", reason=error.reason, message=error.message)
+        return EXIT_REFUSED
+    except Exception:
+        log.exception("service_failed")
+        return EXIT_FAULT
+
+
+def flag_parser(name: str, config_type: type[ServiceConfig]) -> argparse.ArgumentParser:
+    """One optional flag per field; values are checked by the model, so that variables and files get the same checks."""
+    parser = argparse.ArgumentParser(prog=f"looseleaf-{name}", description=config_type.__doc__, allow_abbrev=False)
+    for field_name, field in config_type.model_fields.items():
+        flag = "--" + field_name.replace("_", "-")
+        parser.add_argument(flag, dest=field_name, default=None, help=(field.description or "").replace("%", "%%"))
+    parser.add_argument("--lifeline-fd", type=int, default=None, help=argparse.SUPPRESS)
+    return parser
+
+
+def config_problem(error: ValidationError | ConfigError) -> str:
+    """One line per setting that is wrong."""
+    if isinstance(error, ConfigError):
+        return str(error)
+    lines = [f"{'.'.join(map(str, item['loc'])) or 'settings'}: {item['msg']}" for item in error.errors()]
+    return "; ".join(lines)
+
+
+async def _run(
+    name: str, config: C, build: Callable[[Service[C]], Awaitable[Sequence[Registration]]], lifeline_fd: int | None,
+) -> int:
+    service = Service(name, config)
+    install_signals(service)
+    if lifeline_fd is not None:
+        _watch_lifeline(lifeline_fd, service)
+    return await service.run(build)
+
+
+def _watch_lifeline(fd: int, service: Service[Any]) -> None:
+    """A thread, so that it works even when the event loop is stuck."""
+    os.set_inheritable(fd, False)
+
+    def watch() -> None:
+        os.read(fd, 1)
+        service.request_stop_threadsafe("supervisor_gone")
+        ended.wait(service.config.shutdown_grace_s + LIFELINE_EXTRA_S)
+        os._exit(EXIT_FAULT)
+
+    ended = threading.Event()
+    threading.Thread(target=watch, name="lifeline", daemon=True).start()
