@@ -1,0 +1,223 @@
+"""The immutable index of one version of a session's state (§3.2), as plain values.
+
+A manifest maps variables to units (stored pickles), units to the units and payloads that they refer to, and payloads to
+the regions that hold their bytes. Nothing here needs torch, numpy or the user's classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from looseleaf.ids import CellId, Epoch, ExecutionId, PayloadId, SessionId, UnitId, Version
+from looseleaf.units import KIB, MIB
+
+# A frame of the worker protocol holds 32 MiB; a manifest must fit in one with room for the request around it.
+MANIFEST_BYTES_MAX: Final = 16 * MIB
+# Variables of one session.
+NAMES_MAX: Final = 100_000
+# Objects shared between variables, and the variables' own values.
+UNITS_MAX: Final = 100_000
+# Memory blocks of at least 64 KiB.
+PAYLOADS_MAX: Final = 100_000
+# Regions over all payloads and units: 1 TiB of state.
+REGIONS_MAX: Final = 512 * KIB
+# One stored pickle.
+UNIT_BYTES_MAX: Final = 512 * MIB
+# What a person sees of a value that is not loaded.
+PREVIEW_CHARS_MAX: Final = 200
+# Any single text inside a manifest.
+TEXT_CHARS_MAX: Final = 4 * KIB
+
+HASH_BYTES: Final = 16
+# Region and unit hashes: XXH3-128, seed 0. Device payloads of a CUDA build use "nh4" (design §7).
+ALGORITHM_XXH3: Final = "xxh3-128"
+
+Flag = bool | int | float | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RegionRef:
+    """Names the bytes of one region by content: 16 bytes XXH3-128 and the length in bytes (at most 2 MiB)."""
+
+    region_id: bytes
+    length_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitHeader:
+    """What can be told of a unit without unpickling it (design §3).
+
+    `refs`, `payloads`: ids of the units and payloads that this unit's pickle itself names (not transitively), ascending.
+    `modules`: modules of the classes and functions of every object in the unit, and modules that it imports.
+    `global_names`: session variables that code in the unit reads by name when it is called.
+    `device_bytes`: bytes of `payloads` by device, such as {"cpu": 4096, "cuda:0": 1 << 30}.
+    `flag`: the value itself if it is a plain one, so that a recipe can evaluate `if use_cuda:`; `has_flag`: it is one.
+    `session_classes`: names of classes defined in the session that objects of this unit belong to.
+    `notes`: what was kept only in part, as "REASON path", such as "GRAPH_NOT_CARRIED loss".
+    """
+
+    refs: tuple[UnitId, ...] = ()
+    payloads: tuple[PayloadId, ...] = ()
+    modules: tuple[str, ...] = ()
+    global_names: tuple[str, ...] = ()
+    kind: str = "value"
+    type_name: str = ""
+    type_module: str = ""
+    preview: str = ""
+    length: int | None = None
+    shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+    device: str | None = None
+    device_bytes: Mapping[str, int] = field(default_factory=dict)
+    flag: Flag = None
+    has_flag: bool = False
+    session_classes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnitEntry:
+    """One stored pickle: XXH3-128 of its bytes, their number, and its regions (empty: stored inline, below 1 MiB)."""
+
+    hash: bytes
+    size_bytes: int
+    regions: tuple[RegionRef, ...]
+    header: UnitHeader
+
+
+@dataclass(frozen=True, slots=True)
+class PayloadEntry:
+    """One block of memory outside the object graph.
+
+    `kind`: "memory" (tensors, arrays), "bytes" or "bytearray". `device`: where it lived, such as "cpu" or "cuda:0".
+    Region i covers bytes [i * region_bytes, min((i + 1) * region_bytes, size_bytes)).
+    """
+
+    kind: str
+    device: str
+    size_bytes: int
+    algorithm: str
+    region_bytes: int
+    regions: tuple[RegionRef, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Unsaved:
+    """A variable whose value stayed where it is: `reason` is a stable UPPER_SNAKE word, `path` leads to the culprit.
+
+    `detail` is the sentence for the person.
+    """
+
+    name: str
+    reason: str
+    path: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """What some variables need: `names` (with those that their code reads), units and payloads, ascending.
+
+    `missing`: asked names that this version does not know. `unsaved`: needed names whose value was never saved.
+    """
+
+    names: tuple[str, ...]
+    units: tuple[UnitId, ...]
+    payloads: tuple[PayloadId, ...]
+    missing: tuple[str, ...]
+    unsaved: tuple[Unsaved, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One version of a session's state. `next_id` exceeds every unit and payload id ever given out in the session."""
+
+    session_id: SessionId
+    version: Version = Version(0)
+    parent: Version = Version(0)
+    epoch: Epoch = Epoch(0)
+    execution_id: ExecutionId = ExecutionId("")
+    created_unix_ms: int = 0
+    label: str = ""
+    next_id: int = 1
+    roots: Mapping[str, UnitId] = field(default_factory=dict)
+    units: Mapping[UnitId, UnitEntry] = field(default_factory=dict)
+    payloads: Mapping[PayloadId, PayloadEntry] = field(default_factory=dict)
+    process_state: UnitId | None = None
+    tombstones: tuple[str, ...] = ()
+    unsaved: tuple[Unsaved, ...] = ()
+    cell_source_hash: bytes = b""
+    cell_id: CellId = CellId("")
+
+    def reachable_units(self, heads: Iterable[UnitId]) -> set[UnitId]:
+        """Ids of the units that `heads` reach by reference, themselves included."""
+        seen: set[UnitId] = set()
+        todo = list(heads)
+        while todo:
+            unit_id = todo.pop()
+            if unit_id not in seen:
+                seen.add(unit_id)
+                todo.extend(self.units[unit_id].header.refs)
+        return seen
+
+    def closure(self, names: Iterable[str], *, follow_globals: bool = True) -> Closure:
+        """All that `names` need in order to be used: references, payloads and, transitively, globals of their code."""
+        asked = list(dict.fromkeys(names))
+        unsaved_by_name = {entry.name: entry for entry in self.unsaved}
+        found: dict[str, None] = {}
+        unsaved: dict[str, Unsaved] = {}
+        units: set[UnitId] = set()
+        todo = list(reversed(asked))
+        while todo:
+            name = todo.pop()
+            if name in unsaved_by_name:
+                unsaved[name] = unsaved_by_name[name]
+            if name in found or name not in self.roots:
+                continue
+            found[name] = None
+            for unit_id in sorted(self.reachable_units([self.roots[name]]) - units):
+                units.add(unit_id)
+                if follow_globals:
+                    todo.extend(reversed(self.units[unit_id].header.global_names))
+        payloads = {payload_id for unit_id in units for payload_id in self.units[unit_id].header.payloads}
+        missing = tuple(name for name in asked if name not in self.roots)
+        return Closure(tuple(found), tuple(sorted(units)), tuple(sorted(payloads)), missing, tuple(unsaved.values()))
+
+    def region_refs(self) -> Iterator[RegionRef]:
+        """Every region that this version needs, each distinct one once."""
+        seen: set[bytes] = set()
+        lists = [entry.regions for entry in self.payloads.values()] + [entry.regions for entry in self.units.values()]
+        for regions in lists:
+            for ref in regions:
+                if ref.region_id not in seen:
+                    seen.add(ref.region_id)
+                    yield ref
+
+    def unit_hashes(self) -> Iterator[bytes]:
+        """Hashes of the units stored inline, each distinct one once."""
+        seen: set[bytes] = set()
+        for entry in self.units.values():
+            if not entry.regions and entry.hash not in seen:
+                seen.add(entry.hash)
+                yield entry.hash
+
+    def logical_bytes(self) -> int:
+        """Bytes of all payloads and units, as if nothing were shared with other versions."""
+        return sum(p.size_bytes for p in self.payloads.values()) + sum(u.size_bytes for u in self.units.values())
+
+
+def region_lengths(size_bytes: int, region_bytes: int) -> Iterator[int]:
+    """Lengths in bytes of the regions that `size_bytes` are cut into; only the last may be shorter."""
+    for start in range(0, size_bytes, region_bytes):
+        yield min(region_bytes, size_bytes - start)
+
+
+def region_refs_of(ids: bytes, size_bytes: int, region_bytes: int) -> tuple[RegionRef, ...]:
+    """RegionRefs from concatenated 16-byte ids, one for each region of `size_bytes`."""
+    lengths = region_lengths(size_bytes, region_bytes)
+    return tuple(
+        RegionRef(ids[i : i + HASH_BYTES], length)
+        for i, length in zip(range(0, len(ids), HASH_BYTES), lengths, strict=True)
+    )
