@@ -1,7 +1,7 @@
 """Region hashing against memory speed, in one run: the ratio to memcpy is what counts, the GB/s are this machine's.
 
-`make bench` prints both rows; hashing is to take at most 2/3 of the time that memcpy takes for the same bytes, as it reads
-the same and writes nothing.
+`make bench` prints both rows. Hashing is to take at most 2/3 of the time that memcpy takes for the same bytes: it reads
+as much and writes nothing.
 """
 
 from __future__ import annotations
