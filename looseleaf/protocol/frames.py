@@ -127,8 +127,8 @@ class FrameReader:
         end = HEADER.size + length
         if len(self._buffer) < end:
             return None
-        with memoryview(self._buffer) as view:
-            message, fd_count = decode_body(view[HEADER.size : end])
+        with memoryview(self._buffer) as view, view[HEADER.size : end] as body:
+            message, fd_count = decode_body(body)
         del self._buffer[:end]
         if fd_count > len(self._fds):
             raise InvalidArgument("FDS_MISSING", f"a message claims {fd_count} fds but {len(self._fds)} came with it")

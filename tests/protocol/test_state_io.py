@@ -1,0 +1,263 @@
+"""`LinkStateIO` against a scripted daemon on the other end of a BlockingLink, run in a thread."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from looseleaf.dirty_tracker import Memfd
+from looseleaf.errors import CapacityExceeded, Conflict, Corrupt, InvalidArgument, Unavailable
+from looseleaf.protocol.channel import Channel
+from looseleaf.protocol.rpc import BlockingLink, Reply
+from looseleaf.protocol.state_io import UNITS_FRAME_BYTES_MAX, LinkStateIO
+from looseleaf.protocol.threaded import ThreadedLink
+from looseleaf.units import MIB, REGION_BYTES
+
+
+@dataclass(frozen=True)
+class Ref:
+    region_id: bytes
+    length_bytes: int
+
+
+def region(number: int, length: int = REGION_BYTES) -> tuple[Ref, memoryview]:
+    return Ref(number.to_bytes(16, "big"), length), memoryview(number.to_bytes(4, "big") * (length // 4))
+
+
+class Daemon:
+    """Keeps regions in a dict and serves them from one memfd per restore."""
+
+    def __init__(self, sock: socket.socket, ring_slots: int = 4) -> None:
+        self.regions: dict[bytes, bytes] = {}
+        self.units: dict[bytes, bytes] = {}
+        self.batches: list[list[Any]] = []
+        self.sent_segments: set[int] = set()
+        self.overrides: dict[str, Callable[[dict[str, Any], list[int]], Any]] = {}
+        self.ring_slots = ring_slots
+        self.ring = os.memfd_create("ring")
+        os.ftruncate(self.ring, ring_slots * REGION_BYTES)
+        names = ("have_regions", "ring", "put_regions", "put_units", "commit", "manifest", "fetch_units", "map_regions",
+                 "unmap_regions")
+        self.link = BlockingLink(Channel(sock), {name: self._handler(name) for name in names})
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _handler(self, name: str) -> Callable[[dict[str, Any], list[int]], Any]:
+        return lambda message, fds: self.overrides.get(name, getattr(self, f"on_{name}"))(message, fds)
+
+    def _serve(self) -> None:
+        try:
+            while True:
+                self.link.serve_one()
+        except Unavailable:
+            self.link.close()
+
+    def on_ring(self, message: dict[str, Any], fds: list[int]) -> Reply:
+        return Reply({"size_bytes": self.ring_slots * REGION_BYTES, "slot_bytes": REGION_BYTES}, [self.ring])
+
+    def on_have_regions(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        return {"missing": [i for i, (rid, _) in enumerate(message["regions"]) if rid not in self.regions]}
+
+    def on_put_regions(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        self.batches.append(message["regions"])
+        with mmap.mmap(self.ring, self.ring_slots * REGION_BYTES) as memory:
+            for rid, length, slot in message["regions"]:
+                self.regions[rid] = memory[slot * REGION_BYTES : slot * REGION_BYTES + length]
+        return {}
+
+    def on_put_units(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        self.batches.append(message["units"])
+        self.units.update(message["units"])
+        return {}
+
+    def on_commit(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        if message["parent"] != 0:
+            raise Conflict("MANIFEST_MOVED")
+        return {"version": 1, "durable": False}
+
+    def on_manifest(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        return {"version": 3, "epoch": 2, "durable_version": 1, "manifest": None if message["known_version"] == 3 else b"m"}
+
+    def on_fetch_units(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        return {"units": [[h, self.units[h]] for h in message["hashes"][:2] if h in self.units]}
+
+    def on_map_regions(self, message: dict[str, Any], fds: list[int]) -> Reply:
+        segment = len(self.sent_segments)
+        self.sent_segments.add(segment)
+        memory = Memfd.create("segment", max(1, len(message["regions"])) * REGION_BYTES)
+        for number, (rid, length) in enumerate(message["regions"]):
+            memory.buffer[number * REGION_BYTES : number * REGION_BYTES + length] = self.regions[rid]
+        fd = memory.readonly_fd()
+        memory.close()
+        places = [[segment, number * REGION_BYTES] for number in range(len(message["regions"]))]
+        return Reply({"segments": [segment], "places": places}, [fd], close_fds=True)
+
+    def on_unmap_regions(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        self.batches.append(message["regions"])
+        return {}
+
+    def close(self) -> None:
+        self._thread.join(20)
+        os.close(self.ring)
+
+
+@pytest.fixture(params=["blocking", "threaded"])
+def both(request: pytest.FixtureRequest, pair: tuple[socket.socket, socket.socket]) -> Iterator[tuple[Daemon, LinkStateIO]]:
+    daemon = Daemon(pair[0])
+    channel = Channel(pair[1])
+    link = BlockingLink(channel) if request.param == "blocking" else ThreadedLink(channel).start()
+    io = LinkStateIO(link)
+    yield daemon, io
+    io.close()
+    link.close()
+    daemon.close()
+
+
+def test_put_regions_more_than_the_ring_holds_all_arrive(both: tuple[Daemon, LinkStateIO]) -> None:
+    daemon, io = both
+    items = [region(number) for number in range(10)] + [region(10, 4096)]
+    io.put_regions(iter(items))
+    assert {ref.region_id: data.tobytes() for ref, data in items} == daemon.regions
+    assert [len(batch) for batch in daemon.batches] == [2, 2, 2, 2, 2, 1]
+
+
+def test_put_regions_same_region_twice_moves_once(both: tuple[Daemon, LinkStateIO]) -> None:
+    daemon, io = both
+    io.put_regions([region(1), region(2), region(1)])
+    assert sum(len(batch) for batch in daemon.batches) == 2
+
+
+def test_put_regions_ring_of_one_slot_works(pair: tuple[socket.socket, socket.socket]) -> None:
+    daemon = Daemon(pair[0], ring_slots=1)
+    link = BlockingLink(Channel(pair[1]))
+    io = LinkStateIO(link)
+    io.put_regions(region(number) for number in range(3))
+    assert len(daemon.regions) == 3
+    io.close()
+    link.close()
+    daemon.close()
+
+
+def test_put_regions_arena_full_raises_and_a_later_put_works(both: tuple[Daemon, LinkStateIO]) -> None:
+    daemon, io = both
+    calls = 0
+
+    def full_once(message: dict[str, Any], fds: list[int]) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise CapacityExceeded("ARENA_FULL")
+        return daemon.on_put_regions(message, fds)
+
+    daemon.overrides["put_regions"] = full_once
+    with pytest.raises(CapacityExceeded):
+        io.put_regions(region(number) for number in range(8))
+    io.put_regions(region(number) for number in range(20, 24))
+    for ref, data in (region(number) for number in range(20, 24)):
+        assert daemon.regions[ref.region_id] == data
+
+
+def test_put_regions_length_that_does_not_fit_the_bytes_is_refused(both: tuple[Daemon, LinkStateIO]) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        both[1].put_regions([(Ref(bytes(16), 8), memoryview(b"1234"))])
+    assert caught.value.reason == "REGION_MALFORMED"
+
+
+def test_have_regions_reports_each_missing_region_once(both: tuple[Daemon, LinkStateIO]) -> None:
+    daemon, io = both
+    io.put_regions([region(1)])
+    assert io.have_regions([region(n)[0] for n in (2, 1, 3, 2)]) == [0, 2]
+
+
+def test_map_regions_gives_the_bytes_as_private_writable_memory(both: tuple[Daemon, LinkStateIO]) -> None:
+    daemon, io = both
+    items = [region(1), region(2), region(3, 4096)]
+    io.put_regions(items)
+    refs = [ref for ref, _ in items]
+    with io.map_regions(refs) as first, io.map_regions(refs) as second:
+        assert bytes(first) == b"".join(data for _, data in items)
+        first.buffer[0] = 99
+        assert second.buffer[0] == 0
+    io.unmap_regions(refs)
+    assert daemon.batches[-1] == [[ref.region_id, ref.length_bytes] for ref in refs]
+
+
+def test_map_regions_of_nothing_is_empty(both: tuple[Daemon, LinkStateIO]) -> None:
+    with both[1].map_regions([]) as mapped:
+        assert mapped.size_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("body", "fds"),
+    [
+        ({"segments": [], "places": [[5, 0]]}, 0), ({"segments": [1], "places": [[1, 0]]}, 0),
+        ({"segments": [1, 1], "places": [[1, 0]]}, 2), ({"segments": [1], "places": []}, 1),
+        ({"segments": [1], "places": [[1, -4096]]}, 1), ({"segments": "x", "places": []}, 1), ({}, 1),
+    ],
+)
+def test_map_regions_nonsense_reply_is_refused(both: tuple[Daemon, LinkStateIO], body: dict[str, Any], fds: int) -> None:
+    daemon, io = both
+    daemon.overrides["map_regions"] = lambda message, _: Reply(body, [daemon.ring] * fds)
+    with pytest.raises(InvalidArgument):
+        io.map_regions([region(1)[0]])
+
+
+@pytest.mark.parametrize("body", [{}, {"missing": [7]}, {"missing": ["x"]}, {"missing": [-1]}, {"missing": 1}])
+def test_have_regions_nonsense_reply_is_refused(both: tuple[Daemon, LinkStateIO], body: dict[str, Any]) -> None:
+    both[0].overrides["have_regions"] = lambda message, _: body
+    with pytest.raises(InvalidArgument):
+        both[1].have_regions([region(1)[0]])
+
+
+@pytest.mark.parametrize(
+    ("body", "fds"),
+    [({"size_bytes": REGION_BYTES, "slot_bytes": REGION_BYTES}, 0), ({"size_bytes": 1 << 40, "slot_bytes": REGION_BYTES}, 1),
+     ({"size_bytes": REGION_BYTES, "slot_bytes": 4096}, 1), ({"size_bytes": 10, "slot_bytes": REGION_BYTES}, 1), ({}, 1)],
+)
+def test_ring_nonsense_reply_is_refused(both: tuple[Daemon, LinkStateIO], body: dict[str, Any], fds: int) -> None:
+    daemon, io = both
+    daemon.overrides["ring"] = lambda message, _: Reply(body, [daemon.ring] * fds)
+    with pytest.raises(InvalidArgument):
+        io.put_regions([region(1)])
+
+
+def test_put_units_are_sent_in_frames_below_the_limit(both: tuple[Daemon, LinkStateIO]) -> None:
+    daemon, io = both
+    units = {bytes([number]): bytes([number]) * (5 * MIB) for number in range(8)}
+    io.put_units(iter(units.items()))
+    assert daemon.units == units
+    assert len(daemon.batches) == 3
+    assert all(sum(len(data) for _, data in batch) <= UNITS_FRAME_BYTES_MAX for batch in daemon.batches)
+
+
+def test_fetch_units_asks_again_until_all_have_come(both: tuple[Daemon, LinkStateIO]) -> None:
+    daemon, io = both
+    daemon.units = {bytes([number]): b"unit" for number in range(5)}
+    assert io.fetch_units([*daemon.units, b"\x01"]) == daemon.units
+    assert io.fetch_units([]) == {}
+
+
+def test_fetch_units_one_that_never_comes_raises_corrupt(both: tuple[Daemon, LinkStateIO]) -> None:
+    both[0].units = {b"a": b"unit"}
+    with pytest.raises(Corrupt) as caught:
+        both[1].fetch_units([b"a", b"b"])
+    assert caught.value.reason == "UNIT_MISSING"
+
+
+def test_commit_returns_the_version_or_raises_the_conflict(both: tuple[Daemon, LinkStateIO]) -> None:
+    assert both[1].commit(b"manifest", 0, 2, "x-1") == 1
+    with pytest.raises(Conflict):
+        both[1].commit(b"manifest", 5, 2, "x-1")
+
+
+def test_manifest_returns_head_and_bytes_unless_known(both: tuple[Daemon, LinkStateIO]) -> None:
+    head = {"version": 3, "epoch": 2, "durable_version": 1}
+    assert both[1].manifest() == (head, b"m")
+    assert both[1].manifest(0, 3) == (head, None)
