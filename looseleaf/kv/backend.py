@@ -54,7 +54,7 @@ class Batch:
 class KvBackend(Protocol):
     """Bytes to bytes, ordered by key bytewise, owned by one process at a time, usable from any of its threads.
 
-    Every method blocks: event loops call it through `executor.BoundedExecutor`.
+    Every method blocks: event loops call it on a thread of a bounded executor (`Service.run_blocking`).
     Raises, from every method: Unavailable `KV_CLOSED` after `close`, Unavailable `KV_IO` for an error of the disk,
     CapacityExceeded `DISK_FULL`, Corrupt `KV_CORRUPT`. After any of them but the first the backend goes on serving:
     a later write works as soon as the disk does.
