@@ -33,6 +33,9 @@ __all__ = [
 _MIB = 1 << 20
 _GIB = 1 << 30
 
+# Packages that most GPU cells of notebooks use (paper §2.4.2); a missing one is skipped.
+BASE_IMPORTS = ("numpy", "pandas", "matplotlib.pyplot", "torch", "torch.nn.functional", "torch.utils.data")
+
 DeviceKind = Literal["cuda", "emulated", "none"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -70,15 +73,15 @@ class ServiceConfig(_Section):
     # Field names whose default is a socket in the run folder: field -> file name.
     sockets: ClassVar[dict[str, str]] = {}
 
-    listen: str = Field("", description="gRPC address: unix:/abs/path or 127.0.0.1:port (port 0 picks one)")
+    listen: str = Field(default="", description="gRPC address: unix:/abs/path or 127.0.0.1:port (port 0 picks one)")
     run_dir: Path = Field(default_factory=default_run_dir, description="folder of the sockets, mode 0700")
     data: Path = Field(default_factory=default_data_dir, description="folder of the service's data")
-    log_level: LogLevel = Field("info", description="least severe events to log")
-    metrics_port: int = Field(0, ge=0, le=65535, description="Prometheus port on loopback; 0 is off")
-    allow_remote_tcp: bool = Field(False, description="allow a TCP address that other machines can reach")
-    shutdown_grace_s: float = Field(5.0, ge=0, description="time for running calls after SIGTERM")
-    message_bytes_max: int = Field(16 * _MIB, ge=_MIB, description="largest gRPC message")
-    executor_threads_max: int = Field(4, ge=1, description="threads for blocking work")
+    log_level: LogLevel = Field(default="info", description="least severe events to log")
+    metrics_port: int = Field(default=0, ge=0, le=65535, description="Prometheus port on loopback; 0 is off")
+    allow_remote_tcp: bool = Field(default=False, description="allow a TCP address that other machines can reach")
+    shutdown_grace_s: float = Field(default=5.0, ge=0, description="time for running calls after SIGTERM")
+    message_bytes_max: int = Field(default=16 * _MIB, ge=_MIB, description="largest gRPC message")
+    executor_threads_max: int = Field(default=4, ge=1, description="threads for blocking work")
 
     @model_validator(mode="before")
     @classmethod
@@ -97,13 +100,13 @@ class StoreConfig(ServiceConfig):
     section: ClassVar[str] = "store"
     sockets: ClassVar[dict[str, str]] = {"listen": "checkpoint-store.sock"}
 
-    sessions_max: int = Field(10_000, ge=1, description="sessions that may exist")
-    versions_kept_max: int = Field(100, ge=2, description="versions kept per session")
-    manifest_bytes_max: int = Field(8 * _MIB, ge=_MIB, description="largest manifest")
-    stored_bytes_max: int = Field(256 * _GIB, ge=_MIB, description="region and unit bytes on the store's disk")
-    disk_free_bytes_min: int = Field(1 * _GIB, ge=0, description="disk that writes must leave free")
-    garbage_interval_s: float = Field(300.0, gt=0, description="time between garbage collections")
-    memory_entries_max: int = Field(10_000, ge=1, description="remembered results of mutating requests")
+    sessions_max: int = Field(default=10_000, ge=1, description="sessions that may exist")
+    versions_kept_max: int = Field(default=100, ge=2, description="versions kept per session")
+    manifest_bytes_max: int = Field(default=8 * _MIB, ge=_MIB, description="largest manifest")
+    stored_bytes_max: int = Field(default=256 * _GIB, ge=_MIB, description="region and unit bytes on the store's disk")
+    disk_free_bytes_min: int = Field(default=1 * _GIB, ge=0, description="disk that writes must leave free")
+    garbage_interval_s: float = Field(default=300.0, gt=0, description="time between garbage collections")
+    memory_entries_max: int = Field(default=10_000, ge=1, description="remembered results of mutating requests")
 
 
 class SchedulerConfig(ServiceConfig):
@@ -113,17 +116,17 @@ class SchedulerConfig(ServiceConfig):
     section: ClassVar[str] = "scheduler"
     sockets: ClassVar[dict[str, str]] = {"listen": "scheduler.sock"}
 
-    lease_ttl_ms: int = Field(15_000, ge=100, description="life of a lease without renewal")
-    heartbeat_interval_s: float = Field(1.0, gt=0, description="time between heartbeats of a host")
-    suspect_after_s: float = Field(5.0, gt=0, description="silence after which a host gets no new work")
-    dead_after_s: float = Field(15.0, gt=0, description="silence after which a host counts as lost")
-    first_round_s: float = Field(5.0, ge=0, description="time after a start in which known hosts may report")
-    queued_runs_max: int = Field(10_000, ge=1, description="runs that may wait")
-    queued_runs_per_session_max: int = Field(64, ge=1, description="runs of one session that may wait")
-    prepare_timeout_s: float = Field(30.0, gt=0, description="limit of one preparation")
-    preparations_per_host_max: int = Field(4, ge=1, description="preparations at once on a host")
-    speculation_expiry_s: float = Field(20.0, gt=0, description="life of a preparation without keystrokes")
-    journal_executions_max: int = Field(100_000, ge=100, description="ended executions kept in the journal")
+    lease_ttl_ms: int = Field(default=15_000, ge=100, description="life of a lease without renewal")
+    heartbeat_interval_s: float = Field(default=1.0, gt=0, description="time between heartbeats of a host")
+    suspect_after_s: float = Field(default=5.0, gt=0, description="silence after which a host gets no new work")
+    dead_after_s: float = Field(default=15.0, gt=0, description="silence after which a host counts as lost")
+    first_round_s: float = Field(default=5.0, ge=0, description="time after a start in which known hosts may report")
+    queued_runs_max: int = Field(default=10_000, ge=1, description="runs that may wait")
+    queued_runs_per_session_max: int = Field(default=64, ge=1, description="runs of one session that may wait")
+    prepare_timeout_s: float = Field(default=30.0, gt=0, description="limit of one preparation")
+    preparations_per_host_max: int = Field(default=4, ge=1, description="preparations at once on a host")
+    speculation_expiry_s: float = Field(default=20.0, gt=0, description="life of a preparation without keystrokes")
+    journal_executions_max: int = Field(default=100_000, ge=100, description="ended executions kept in the journal")
 
 
 class FrontendConfig(ServiceConfig):
@@ -135,12 +138,12 @@ class FrontendConfig(ServiceConfig):
         "listen": "frontend.sock", "store": "checkpoint-store.sock", "scheduler": "scheduler.sock",
     }
 
-    store: str = Field("", description="address of the checkpoint store")
-    scheduler: str = Field("", description="address of the scheduler")
-    sessions_max: int = Field(1_000, ge=1, description="sessions whose logs and facts are held")
-    log_runs_max: int = Field(10_000, ge=1, description="runs held per session")
-    source_bytes_max: int = Field(1 * _MIB, ge=1024, description="largest cell text")
-    manifest_timeout_s: float = Field(5.0, gt=0, description="limit of one manifest read")
+    store: str = Field(default="", description="address of the checkpoint store")
+    scheduler: str = Field(default="", description="address of the scheduler")
+    sessions_max: int = Field(default=1_000, ge=1, description="sessions whose logs and facts are held")
+    log_runs_max: int = Field(default=10_000, ge=1, description="runs held per session")
+    source_bytes_max: int = Field(default=1 * _MIB, ge=1024, description="largest cell text")
+    manifest_timeout_s: float = Field(default=5.0, gt=0, description="limit of one manifest read")
 
 
 class DaemonConfig(ServiceConfig):
@@ -152,26 +155,28 @@ class DaemonConfig(ServiceConfig):
         "store": "checkpoint-store.sock", "scheduler": "scheduler.sock", "frontend": "frontend.sock",
     }
 
-    host_id: str = Field("h0", description="the host's id, unique in the pool")
-    store: str = Field("", description="address of the checkpoint store")
-    scheduler: str = Field("", description="address of the scheduler")
-    frontend: str = Field("", description="address of the frontend")
-    kernel_socket: Path = Field(Path(), description="socket for kernels; default kernel-<host>.sock in the run folder")
-    device: DeviceKind = Field("none", description="what its GPUs are")
-    gpus: int = Field(0, ge=0, le=64, description="number of GPUs to lend")
-    gpu_memory_bytes: int = Field(16 * _GIB, ge=_MIB, description="memory of an emulated GPU")
-    emulated_delays: bool = Field(True, description="imitate the times of a real attach")
-    arena_bytes: int = Field(4 * _GIB, ge=2 * _MIB, description="limit of the host arena")
-    ring_bytes: int = Field(256 * _MIB, ge=2 * _MIB, description="limit of one connection's ring")
-    keep_warm_s: float = Field(300.0, ge=0, description="life of a completed worker")
-    keep_unsaved_s: float = Field(60.0, ge=0, description="life of a worker that holds what cannot be saved")
-    python: str = Field(sys.executable, description="interpreter of zygotes and workers")
-    workers_max: int = Field(32, ge=1, description="workers at once")
-    kernels_max: int = Field(64, ge=1, description="connected kernels")
-    heartbeat_interval_s: float = Field(1.0, gt=0, description="time between heartbeats")
-    zygote_start_timeout_s: float = Field(120.0, gt=0, description="limit of a zygote's start")
-    prepare_timeout_s: float = Field(30.0, gt=0, description="limit of one preparation")
-    save_timeout_s: float = Field(60.0, gt=0, description="limit of one save")
+    host_id: str = Field(default="h0", description="the host's id, unique in the pool")
+    store: str = Field(default="", description="address of the checkpoint store")
+    scheduler: str = Field(default="", description="address of the scheduler")
+    frontend: str = Field(default="", description="address of the frontend")
+    kernel_socket: Path = Field(default=Path(), description="socket for kernels; default kernel-<host>.sock")
+    device: DeviceKind = Field(default="none", description="what its GPUs are")
+    gpus: int = Field(default=0, ge=0, le=64, description="number of GPUs to lend")
+    gpu_memory_bytes: int = Field(default=16 * _GIB, ge=_MIB, description="memory of an emulated GPU")
+    emulated_delays: bool = Field(default=True, description="imitate the times of a real attach")
+    arena_bytes: int = Field(default=4 * _GIB, ge=2 * _MIB, description="limit of the host arena")
+    ring_bytes: int = Field(default=256 * _MIB, ge=2 * _MIB, description="limit of one connection's ring")
+    keep_warm_s: float = Field(default=300.0, ge=0, description="life of a completed worker")
+    keep_unsaved_s: float = Field(default=60.0, ge=0, description="life of a worker that holds what cannot be saved")
+    python: str = Field(default=sys.executable, description="interpreter of zygotes and workers")
+    base_imports: tuple[str, ...] = Field(default=BASE_IMPORTS, description="head set that zygotes import, a JSON list")
+    hash_seed: str = Field(default="0", description="PYTHONHASHSEED of the pool's kernels and workers")
+    workers_max: int = Field(default=32, ge=1, description="workers at once")
+    kernels_max: int = Field(default=64, ge=1, description="connected kernels")
+    heartbeat_interval_s: float = Field(default=1.0, gt=0, description="time between heartbeats")
+    zygote_start_timeout_s: float = Field(default=120.0, gt=0, description="limit of a zygote's start")
+    prepare_timeout_s: float = Field(default=30.0, gt=0, description="limit of one preparation")
+    save_timeout_s: float = Field(default=60.0, gt=0, description="limit of one save")
 
     @model_validator(mode="before")
     @classmethod
@@ -193,21 +198,21 @@ class ClusterConfig(_Section):
 
     data: Path = Field(default_factory=default_data_dir, description="folder of all data and logs")
     run_dir: Path = Field(default_factory=default_run_dir, description="folder of the sockets")
-    hosts: int = Field(1, ge=1, le=16, description="worker daemons")
-    gpus: int | None = Field(None, ge=0, le=64, description="GPUs per host; default: all real ones, or 1 emulated")
-    device: Literal["auto", "cuda", "emulated", "none"] = Field("auto", description="auto: cuda if there is one")
-    tcp: bool = Field(False, description="gRPC on loopback TCP instead of Unix sockets")
-    log_level: LogLevel = Field("info", description="log level of the services")
-    emulated_delays: bool = Field(True, description="imitate the times of a real attach")
-    arena_bytes: int = Field(4 * _GIB, ge=2 * _MIB, description="arena limit of each host")
-    ring_bytes: int = Field(256 * _MIB, ge=2 * _MIB, description="ring limit of each connection")
-    keep_warm_s: float = Field(300.0, ge=0, description="life of a completed worker")
-    python: str = Field(sys.executable, description="interpreter of zygotes and workers")
-    start_timeout_s: float = Field(120.0, gt=0, description="limit of a start until the pool is complete")
-    stop_timeout_s: float = Field(15.0, gt=0, description="limit of each service's stop before it is killed")
-    restart_delay_s_min: float = Field(0.2, ge=0, description="wait before the first restart of a service")
-    restart_delay_s_max: float = Field(10.0, ge=0, description="longest wait before a restart")
-    log_bytes_max: int = Field(32 * _MIB, ge=_MIB, description="size at which a service's log is moved to *.log.1")
+    hosts: int = Field(default=1, ge=1, le=16, description="worker daemons")
+    gpus: int | None = Field(default=None, ge=0, le=64, description="GPUs per host; default all, or 1 emulated")
+    device: Literal["auto", "cuda", "emulated", "none"] = Field(default="auto", description="auto is cuda if there is")
+    tcp: bool = Field(default=False, description="gRPC on loopback TCP instead of Unix sockets")
+    log_level: LogLevel = Field(default="info", description="log level of the services")
+    emulated_delays: bool = Field(default=True, description="imitate the times of a real attach")
+    arena_bytes: int = Field(default=4 * _GIB, ge=2 * _MIB, description="arena limit of each host")
+    ring_bytes: int = Field(default=256 * _MIB, ge=2 * _MIB, description="ring limit of each connection")
+    keep_warm_s: float = Field(default=300.0, ge=0, description="life of a completed worker")
+    python: str = Field(default=sys.executable, description="interpreter of zygotes and workers")
+    start_timeout_s: float = Field(default=120.0, gt=0, description="limit of a start until the pool is complete")
+    stop_timeout_s: float = Field(default=15.0, gt=0, description="limit of each service's stop before it is killed")
+    restart_delay_s_min: float = Field(default=0.2, ge=0, description="wait before the first restart of a service")
+    restart_delay_s_max: float = Field(default=10.0, ge=0, description="longest wait before a restart")
+    log_bytes_max: int = Field(default=32 * _MIB, ge=_MIB, description="size at which a log moves to *.log.1")
 
     @model_validator(mode="before")
     @classmethod

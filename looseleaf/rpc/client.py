@@ -152,9 +152,17 @@ class Stream:
         """Sends a message, waiting while the other side does not read; False if the call is over (read says why)."""
         try:
             with _translated(self._peer, self._target):
-                await self._call.write(message)
-        except (LooseLeafError, asyncio.InvalidStateError):
+                await self._call.wait_for_connection()
+                if self._call.done():
+                    return False
+                # Not self._call.write(): when the server has ended the call, that marks it INTERNAL on this side, and
+                # the server's own status, which is under way, is lost.
+                await self._call._cython_call.send_serialized_message(message.SerializeToString())
+        except (LooseLeafError, grpc.aio.InternalError):
             return False
+        except asyncio.CancelledError:
+            self._call.cancel()
+            raise
         return True
 
     async def done_writing(self) -> None:

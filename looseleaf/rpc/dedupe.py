@@ -28,9 +28,9 @@ class _Entry:
 class RequestMemory:
     """`once` runs each (method, request id) at most once while it is remembered.
 
-    A success is remembered for `ttl_s`, at most `entries_max` and `bytes_max` of them, oldest forgotten first. A failure
-    is not: the repeat runs again. Repeats that arrive meanwhile wait for the first one. The work goes on when its
-    caller gives up, so that the caller's repeat finds the result. Belongs to one event loop.
+    A success is remembered for `ttl_s`, at most `entries_max` and `bytes_max` of them, oldest forgotten first. A
+    failure is not: the repeat runs again. Repeats that arrive meanwhile wait for the first one. The work goes on when
+    its caller gives up, so that the caller's repeat finds the result. Belongs to one event loop.
     """
 
     def __init__(

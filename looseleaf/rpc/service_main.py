@@ -12,7 +12,9 @@ import asyncio
 import os
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
@@ -34,6 +36,14 @@ LIFELINE_EXTRA_S: Final = 15.0
 log = get_logger()
 
 
+@dataclass(frozen=True)
+class Lifeline:
+    """The pipe whose end means that the supervisor is gone, if there is one."""
+
+    fd: int | None
+    extra_s: float
+
+
 def service_main(
     name: str,
     config_type: type[C],
@@ -44,7 +54,7 @@ def service_main(
     os.umask(0o077)
     parser = flag_parser(name, config_type)
     flags = vars(parser.parse_args(argv))
-    lifeline_fd = flags.pop("lifeline_fd")
+    lifeline = Lifeline(flags.pop("lifeline_fd"), flags.pop("lifeline_extra_s"))
     try:
         config = config_type(**{key: value for key, value in flags.items() if value is not None})
     except (ValidationError, ConfigError) as error:
@@ -52,7 +62,7 @@ def service_main(
         return EXIT_CONFIG
     configure_logs(name, config.log_level)
     try:
-        return asyncio.run(_run(name, config, build, lifeline_fd))
+        return asyncio.run(_run(name, config, build, lifeline))
     except LooseLeafError as error:
         log.error("service_refused_to_start", reason=error.reason, message=error.message)
         return EXIT_REFUSED
@@ -68,6 +78,7 @@ def flag_parser(name: str, config_type: type[ServiceConfig]) -> argparse.Argumen
         flag = "--" + field_name.replace("_", "-")
         parser.add_argument(flag, dest=field_name, default=None, help=(field.description or "").replace("%", "%%"))
     parser.add_argument("--lifeline-fd", type=int, default=None, help=argparse.SUPPRESS)
+    parser.add_argument("--lifeline-extra-s", type=float, default=LIFELINE_EXTRA_S, help=argparse.SUPPRESS)
     return parser
 
 
@@ -80,24 +91,24 @@ def config_problem(error: ValidationError | ConfigError) -> str:
 
 
 async def _run(
-    name: str, config: C, build: Callable[[Service[C]], Awaitable[Sequence[Registration]]], lifeline_fd: int | None,
+    name: str, config: C, build: Callable[[Service[C]], Awaitable[Sequence[Registration]]], lifeline: Lifeline,
 ) -> int:
     service = Service(name, config)
     install_signals(service)
-    if lifeline_fd is not None:
-        _watch_lifeline(lifeline_fd, service)
+    if lifeline.fd is not None:
+        _watch_lifeline(lifeline.fd, lifeline.extra_s, service)
     return await service.run(build)
 
 
-def _watch_lifeline(fd: int, service: Service[Any]) -> None:
+def _watch_lifeline(fd: int, extra_s: float, service: Service[Any]) -> None:
     """A thread, so that it works even when the event loop is stuck."""
     os.set_inheritable(fd, False)
 
     def watch() -> None:
         os.read(fd, 1)
         service.request_stop_threadsafe("supervisor_gone")
-        ended.wait(service.config.shutdown_grace_s + LIFELINE_EXTRA_S)
-        os._exit(EXIT_FAULT)
+        # The process ends while this sleeps, if its stop works.
+        time.sleep(service.config.shutdown_grace_s + extra_s)
+        service.stop_now(EXIT_FAULT)
 
-    ended = threading.Event()
     threading.Thread(target=watch, name="lifeline", daemon=True).start()

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from looseleaf.kernel_config import ConfigError, KernelConfig
+
+
+@pytest.fixture
+def environ(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return {"LOOSELEAF_RUN_DIR": str(tmp_path)}
+
+
+def test_endpoint_of_the_environment_wins(environ: dict[str, str]) -> None:
+    assert KernelConfig.load({**environ, "LOOSELEAF_ENDPOINT": "/a/kernel-h0.sock"}).kernel_socket() == Path(
+        "/a/kernel-h0.sock")
+
+
+def test_kernel_socket_is_the_first_that_exists_in_the_run_folder(environ: dict[str, str], tmp_path: Path) -> None:
+    assert KernelConfig.load(environ).kernel_socket() == tmp_path / "kernel-h0.sock"
+    (tmp_path / "kernel-h4.sock").touch()
+    (tmp_path / "kernel-h2.sock").touch()
+    assert KernelConfig.load(environ).kernel_socket() == tmp_path / "kernel-h2.sock"
+
+
+def test_file_and_variables_are_typed_and_named_in_errors(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "looseleaf.toml").write_text("[kernel]\nconnect_timeout_s = 9\n")
+    assert KernelConfig.load(environ).connect_timeout_s == 9.0
+    assert KernelConfig.load({**environ, "LOOSELEAF_KERNEL_CONNECT_TIMEOUT_S": "1.5"}).connect_timeout_s == 1.5
+    with pytest.raises(ConfigError, match="LOOSELEAF_KERNEL_CONNECT_TIMEOUT_S"):
+        KernelConfig.load({**environ, "LOOSELEAF_KERNEL_CONNECT_TIMEOUT_S": "soon"})
+    (tmp_path / "looseleaf.toml").write_text("[kernel]\nconect_timeout_s = 9\n")
+    with pytest.raises(ConfigError, match="conect_timeout_s"):
+        KernelConfig.load(environ)
+
+
+def test_kernel_side_pulls_no_package_beyond_the_standard_library() -> None:
+    code = "import sys, looseleaf.kernel_config; print(sorted({'pydantic','structlog','grpc'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+
+from looseleaf.logs import TEXT_CHARS_MAX, configure_logs, get_logger, log_context
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    text = io.StringIO()
+    configure_logs("store", "info", text)
+    yield text
+    root.handlers[:], root.level = handlers, level
+    structlog.reset_defaults()
+
+
+def lines(stream: io.StringIO) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_event_is_one_json_line_with_service_level_and_context(stream: io.StringIO) -> None:
+    with log_context(session="s-1", worker="", epoch=3):
+        get_logger().info("worker_prepared", size_bytes=5)
+    get_logger().debug("too_fine")
+    (event,) = lines(stream)
+    assert event.pop("timestamp").endswith("Z")
+    assert event == {
+        "event": "worker_prepared", "level": "info", "service": "store", "session": "s-1", "epoch": 3, "size_bytes": 5,
+    }
+
+
+def test_cell_text_values_and_tokens_are_withheld(stream: io.StringIO) -> None:
+    get_logger().info("cell_ran", source="x = 1", token="abc", value=3, note="y" * 2 * TEXT_CHARS_MAX)
+    (event,) = lines(stream)
+    assert [event[key] for key in ("source", "token", "value")] == ["<withheld>"] * 3
+    assert len(event["note"]) == TEXT_CHARS_MAX + 3
+
+
+def test_unknown_context_key_is_refused() -> None:
+    with pytest.raises(ValueError, match="source"), log_context(source="x"):
+        pass
+
+
+def test_exception_and_standard_logging_are_json_lines_too(stream: io.StringIO) -> None:
+    try:
+        raise RuntimeError("planted")
+    except RuntimeError:
+        get_logger().exception("task_failed")
+    logging.getLogger("asyncio").warning("odd %s", "thing")
+    first, second = lines(stream)
+    assert "RuntimeError: planted" in first["exception"]
+    assert (second["event"], second["level"], second["service"]) == ("odd thing", "warning", "store")
