@@ -1,0 +1,165 @@
+"""What the scheduler wants done, in order.
+
+`Journal`, `JournalHost`, `JournalTotals`, `Forget*` must be durable before any later action of the same list is
+carried out; the others may be carried out at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, WorkerId
+from looseleaf.services.scheduler.core.facts import ExecutionRecord, HostRecord, Lease, RecipeFacts, Totals
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """Replaces the record of one execution."""
+
+    record: ExecutionRecord
+
+
+@dataclass(frozen=True, slots=True)
+class JournalHost:
+    """Replaces the record of one host."""
+
+    record: HostRecord
+
+
+@dataclass(frozen=True, slots=True)
+class JournalTotals:
+    """Replaces the sums."""
+
+    totals: Totals
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetExecution:
+    """Drops the record of an execution that ended long ago."""
+
+    execution_id: ExecutionId
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetHost:
+    """Drops the record of a host that died long ago."""
+
+    host_id: HostId
+
+
+@dataclass(frozen=True, slots=True)
+class GrantLease:
+    """Tell the daemon of the lease; answered by LeaseGranted or GrantFailed."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class RevokeLease:
+    """Take the lease back; answered by LeaseRevoked or RevokeUnanswered."""
+
+    host_id: HostId
+    address: str
+    lease_id: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class EvictWorker:
+    """End a worker that holds wanted room; answered by EvictionEnded with the same ids."""
+
+    host_id: HostId
+    address: str
+    worker_id: WorkerId
+    # The lease that waits for the room, empty for a preparation's room.
+    lease_id: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareWorker:
+    """Make a worker ready up to host_ready; answered by WorkerPrepared or PreparationFailed with `request_id`."""
+
+    request_id: str
+    host_id: HostId
+    address: str
+    session_id: SessionId
+    epoch: Epoch
+    recipe: RecipeFacts
+    # A worker of the session to reuse, empty for a new one.
+    worker_id: WorkerId
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyQueue:
+    """The run waits at `position`, from 1, for `reason`, one sentence for people."""
+
+    request_id: str
+    position: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyLease:
+    """The run may start; the last answer to its request."""
+
+    request_id: str
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """An error of `looseleaf.errors` as values: the last answer to its request."""
+
+    request_id: str
+    code: str
+    reason: str
+    message: str
+    fields: tuple[tuple[str, str | int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHeartbeat:
+    """Which of a host's leases live on, and which it must start nothing under."""
+
+    request_id: str
+    renewed: tuple[LeaseId, ...]
+    unknown: tuple[LeaseId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerReport:
+    """The report is journaled."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerPreparation:
+    """A worker is ready, or `skipped_reason` says for people why not."""
+
+    request_id: str
+    worker_id: WorkerId = WorkerId("")
+    host_id: HostId = HostId("")
+    prepare_ms: float = 0.0
+    skipped_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MarkHostDead:
+    """A host's leases ended: its heartbeats stopped, or its daemon was restarted."""
+
+    host_id: HostId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class MarkReady:
+    """Every host that the journal knew has reported, or the wait for them is over; placing begins."""
+
+
+Action = (
+    Journal | JournalHost | JournalTotals | ForgetExecution | ForgetHost | GrantLease | RevokeLease | EvictWorker
+    | PrepareWorker | NotifyQueue | NotifyLease | Refuse | AnswerHeartbeat | AnswerReport | AnswerPreparation
+    | MarkHostDead | MarkReady
+)
+
+JOURNAL_ACTIONS = (Journal, JournalHost, JournalTotals, ForgetExecution, ForgetHost)

@@ -1,0 +1,170 @@
+"""Requests for a run: who may ask, who joins whom, who waits, who leaves."""
+
+from __future__ import annotations
+
+from looseleaf.errors import LooseLeafError
+from looseleaf.ids import Epoch, SessionId
+from looseleaf.services.scheduler.core.actions import NotifyLease
+from looseleaf.services.scheduler.core.events import RunCancelled, RunRequested
+from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState, RecipeFacts
+from looseleaf.services.scheduler.core.journal import reopenable
+from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
+from looseleaf.services.scheduler.core.queue import PRIORITIES, Run, rank_s
+from looseleaf.services.scheduler.core.refusals import (
+    ended_error,
+    id_reused,
+    never_fits_bytes,
+    never_fits_count,
+    priority_unknown,
+    queue_full,
+    stale_epoch,
+    too_many_waiters,
+)
+from looseleaf.services.scheduler.core.revoking import end_lease, finish, revoke
+from looseleaf.services.scheduler.core.state import State
+
+
+def run_requested(state: State, event: RunRequested, now_s: float) -> None:
+    """Journals the run and queues it; one that is known already is joined: same lease, same outcome."""
+    if event.priority not in PRIORITIES:
+        state.refuse(event.request_id, priority_unknown(event.priority))
+        return
+    record = state.journal.get(event.execution_id)
+    if record is not None and record.session_id != event.session_id:
+        state.refuse(event.request_id, id_reused(event.execution_id))
+        return
+    if not see_epoch(state, event.session_id, event.epoch, now_s):
+        state.refuse(event.request_id, stale_epoch(event.epoch, state.sessions.epoch(event.session_id)))
+        return
+    # Seeing a newer epoch may have ended the execution.
+    record = state.journal.get(event.execution_id)
+    if record is not None and record.state.ended and not reopenable(record):
+        state.refuse(event.request_id, ended_error(record))
+    elif record is not None and not record.state.ended and _join(state, event, record, now_s):
+        return
+    else:
+        _admit(state, event, record, now_s)
+
+
+def _join(state: State, event: RunRequested, record: ExecutionRecord, now_s: float) -> bool:
+    """True if the request was answered or waits with an earlier one; False: PENDING, but nobody waits for it."""
+    run = state.runs.get(event.execution_id)
+    if run is not None:
+        if len(run.waiters) >= state.limits.waiters_per_run_max:
+            state.refuse(event.request_id, too_many_waiters(state.limits.waiters_per_run_max))
+        else:
+            run.waiters.append(event.request_id)
+            state.dirty = True
+        return True
+    entry = state.leases.of_execution(event.session_id, event.execution_id)
+    if entry is not None and entry.status is LeaseStatus.HELD:
+        entry.recipients.add(event.request_id)
+        state.act(NotifyLease(event.request_id, entry.lease))
+        return True
+    if entry is not None and entry.status is LeaseStatus.RESTORED:
+        # Its daemon has not confirmed it yet; the answer comes with its heartbeat.
+        state.runs[event.execution_id] = _run(state, event, now_s)
+        return True
+    if record.state is ExecutionState.PENDING:
+        return False
+    state.refuse(event.request_id, ended_error(record))
+    return True
+
+
+def _run(state: State, event: RunRequested, now_s: float) -> Run:
+    return Run(
+        event.execution_id, event.session_id, event.epoch, event.recipe, event.priority, state.number, now_s,
+        rank_s(now_s, event.priority, state.limits.batch_penalty_s), [event.request_id],
+    )
+
+
+def _admit(state: State, event: RunRequested, record: ExecutionRecord | None, now_s: float) -> None:
+    if len(state.runs) >= state.limits.run_queue_max:
+        state.refuse(event.request_id, queue_full(state.limits.run_queue_max))
+        return
+    misfit = never_fits(state, event.recipe) if state.ready else None
+    if misfit is not None:
+        state.refuse(event.request_id, misfit)
+        return
+    if record is None or record.state.ended:
+        state.write(state.journal.open(event.execution_id, event.session_id, event.epoch))
+        state.accounts.opened()
+        state.write_totals()
+    run = state.runs[event.execution_id] = _run(state, event, now_s)
+    state.queue.put(run)
+    state.dirty = True
+
+
+def never_fits(state: State, recipe: RecipeFacts) -> LooseLeafError | None:
+    """Why no known host, alive or not, can ever run it; None if one can, or if no host with GPUs is known."""
+    hosts = state.hosts.with_gpus()
+    if not hosts:
+        return None
+    largest = max(host.gpu_count for host in hosts)
+    if recipe.gpu_count > largest:
+        return never_fits_count(recipe.gpu_count, largest)
+    if any(host.gpu_memory_bytes == 0 for host in hosts):
+        return None
+    room = max(recipe.gpu_count * host.gpu_memory_bytes for host in hosts if host.gpu_count >= recipe.gpu_count)
+    return never_fits_bytes(recipe.device_bytes, room) if recipe.device_bytes > room else None
+
+
+def run_cancelled(state: State, event: RunCancelled, now_s: float) -> None:
+    """One caller left. If nobody waits any more the run leaves the queue, or its lease is taken back."""
+    run = state.runs.get(event.execution_id)
+    record = state.journal.get(event.execution_id)
+    if record is None:
+        return
+    entry = state.leases.of_execution(record.session_id, event.execution_id)
+    if run is None:
+        if entry is not None and event.request_id in entry.recipients:
+            entry.recipients.discard(event.request_id)
+            if not entry.recipients and record.state is ExecutionState.DISPATCHED:
+                revoke(state, entry, now_s, ExecutionState.FAILED, "CANCELLED")
+        return
+    if event.request_id not in run.waiters:
+        return
+    run.waiters.remove(event.request_id)
+    run.told.pop(event.request_id, None)
+    if run.waiters:
+        return
+    if entry is not None and entry.status is LeaseStatus.RESTORED:
+        del state.runs[event.execution_id]
+        return
+    give_up(state, run, entry, now_s, "CANCELLED")
+
+
+def give_up(state: State, run: Run, entry: LeaseEntry | None, now_s: float, reason: str) -> None:
+    """Ends a run whose lease nobody got; what was reserved or asked for is taken back."""
+    record = state.journal.get(run.execution_id)
+    if entry is not None and entry.status is LeaseStatus.EVICTING:
+        end_lease(state, entry, now_s)
+    elif entry is not None and entry.status is LeaseStatus.GRANTING:
+        state.journal.drop_lease(run.execution_id)
+        revoke(state, entry, now_s)
+    if record is not None:
+        finish(state, record, ExecutionState.FAILED, reason)
+
+
+def see_epoch(state: State, session_id: SessionId, epoch: Epoch, now_s: float) -> bool:
+    """False if `epoch` is older than the newest one seen. A newer one fences all that older owners asked for."""
+    session = state.sessions.touch(session_id)
+    if epoch < session.epoch:
+        return False
+    if epoch == session.epoch:
+        return True
+    session.epoch = epoch
+    for run in [run for run in state.runs.values() if run.session_id == session_id and run.epoch < epoch]:
+        entry = state.leases.of_execution(session_id, run.execution_id)
+        if entry is None or entry.status is not LeaseStatus.RESTORED:
+            give_up(state, run, entry, now_s, "STALE_EPOCH")
+    for entry in state.leases.of_session(session_id):
+        if entry.lease.epoch >= epoch or not entry.valid:
+            continue
+        record = state.journal.get(entry.lease.execution_id)
+        if record is not None and record.state is ExecutionState.DISPATCHED:
+            revoke(state, entry, now_s, ExecutionState.FAILED, "STALE_EPOCH")
+        else:
+            entry.status = LeaseStatus.FENCED
+    state.dirty = True
+    return True

@@ -1,0 +1,152 @@
+"""What happens to the scheduler. `request_id` names a caller who awaits an answer; the driver makes it up, unique."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, WorkerId
+from looseleaf.services.scheduler.core.facts import (
+    ExecutionRecord,
+    ExecutionState,
+    Figures,
+    HostRecord,
+    HostReport,
+    RecipeFacts,
+    Totals,
+    WorkerReport,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRestored:
+    """First event of a life: what the journal holds. Nothing is placed until the known hosts reported."""
+
+    executions: tuple[ExecutionRecord, ...] = ()
+    hosts: tuple[HostRecord, ...] = ()
+    totals: Totals = Totals()
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatReceived:
+    """A host says what it has; answered by AnswerHeartbeat."""
+
+    request_id: str
+    report: HostReport
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequested:
+    """Run was pressed; answered by NotifyQueue any number of times, then NotifyLease or Refuse."""
+
+    request_id: str
+    execution_id: ExecutionId
+    session_id: SessionId
+    epoch: Epoch
+    recipe: RecipeFacts
+    priority: str = "interactive"
+
+
+@dataclass(frozen=True, slots=True)
+class RunCancelled:
+    """The caller of a RunRequested went away before its answer."""
+
+    request_id: str
+    execution_id: ExecutionId
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationRequested:
+    """A worker is wanted before Run; answered by AnswerPreparation or Refuse."""
+
+    request_id: str
+    session_id: SessionId
+    epoch: Epoch
+    recipe: RecipeFacts
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionReported:
+    """A daemon tells a run's progress; answered by AnswerReport or Refuse. `worker`: as it stands now, if told."""
+
+    request_id: str
+    execution_id: ExecutionId
+    lease_id: LeaseId
+    state: ExecutionState
+    reason: str = ""
+    release: bool = False
+    figures: Figures | None = None
+    worker: WorkerReport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseGranted:
+    """The daemon knows the lease."""
+
+    lease_id: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class GrantFailed:
+    """The daemon refused the lease (`answered`), or nobody knows whether it has it."""
+
+    lease_id: LeaseId
+    answered: bool
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRevoked:
+    """The daemon's answer to RevokeLease; `in_use`: a cell runs under it and ends with it."""
+
+    lease_id: LeaseId
+    in_use: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RevokeUnanswered:
+    """The daemon did not answer RevokeLease."""
+
+    lease_id: LeaseId
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionEnded:
+    """The daemon's answer to EvictWorker; `evicted` False: the worker stays, or nobody answered."""
+
+    host_id: HostId
+    worker_id: WorkerId
+    lease_id: LeaseId
+    evicted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPrepared:
+    """The worker said host_ready."""
+
+    request_id: str
+    worker_id: WorkerId
+    prepare_ms: float
+    pid: int = 0
+    resident_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PreparationFailed:
+    """The daemon could not prepare the worker."""
+
+    request_id: str
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+
+Event = (
+    JournalRestored | HeartbeatReceived | RunRequested | RunCancelled | PreparationRequested | ExecutionReported
+    | LeaseGranted | GrantFailed | LeaseRevoked | RevokeUnanswered | EvictionEnded | WorkerPrepared
+    | PreparationFailed | Tick
+)

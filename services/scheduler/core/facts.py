@@ -1,0 +1,191 @@
+"""Values that events, actions and the journal share; all frozen, so that action lists can be compared.
+
+The enums carry the numbers of `looseleaf.v1`; a test holds the two together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, Version, WorkerId
+
+
+class StartPath(IntEnum):
+    """What a cell found ready, decided by what was known before Run arrived."""
+
+    UNSPECIFIED = 0
+    PREPARED = 1
+    WARM = 2
+    COLD = 3
+
+
+class ExecutionState(IntEnum):
+    """Where an execution stands (design §6); the order is the order of its life."""
+
+    UNSPECIFIED = 0
+    PENDING = 1
+    DISPATCHED = 2
+    STARTED = 3
+    FINISHED = 4
+    SAVED = 5
+    FAILED = 6
+    INDETERMINATE = 7
+
+    @property
+    def ended(self) -> bool:
+        """True if nothing more can happen under this execution id."""
+        return self >= ExecutionState.SAVED
+
+
+class WorkerStage(IntEnum):
+    """What a worker is doing (design §5)."""
+
+    UNSPECIFIED = 0
+    FORKED = 1
+    IMPORTED = 2
+    HOST_READY = 3
+    CONTEXT_READY = 4
+    DEVICE_READY = 5
+    RUNNING = 6
+    SAVING = 7
+    COMPLETED = 8
+    GONE = 9
+
+    @property
+    def busy(self) -> bool:
+        """True while the worker may not be ended or given to another cell."""
+        return self in (WorkerStage.DEVICE_READY, WorkerStage.RUNNING, WorkerStage.SAVING)
+
+    @property
+    def ready(self) -> bool:
+        """True if the worker can take a cell of its session at once."""
+        return self in (WorkerStage.HOST_READY, WorkerStage.CONTEXT_READY, WorkerStage.COMPLETED)
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeFacts:
+    """What placement needs of an execution recipe (§3.1).
+
+    `exact` is False when only the text hash and the version are known, as from a heartbeat.
+    """
+
+    source_hash: str
+    version: Version
+    names: frozenset[str] = frozenset()
+    imports: frozenset[str] = frozenset()
+    gpu_count: int = 1
+    closure_bytes: int = 0
+    device_bytes: int = 0
+    exact: bool = True
+
+    def covers(self, needed: RecipeFacts) -> bool:
+        """True if a worker made ready for this recipe holds all that `needed` names, at the same version."""
+        if self.version != needed.version:
+            return False
+        if self.source_hash == needed.source_hash:
+            return True
+        return self.exact and self.names >= needed.names and self.imports >= needed.imports
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A time-bound right of one session to GPUs of one host, for one execution."""
+
+    lease_id: LeaseId
+    session_id: SessionId
+    epoch: Epoch
+    execution_id: ExecutionId
+    host_id: HostId
+    address: str
+    gpu_indices: tuple[int, ...]
+    # The prepared or warm worker to use, empty for a new one.
+    worker_id: WorkerId
+    path: StartPath
+    ttl_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """One worker as its daemon sees it."""
+
+    worker_id: WorkerId
+    session_id: SessionId
+    stage: WorkerStage
+    version: Version = Version(0)
+    prepared_source_hash: str = ""
+    gpu_indices: tuple[int, ...] = ()
+    execution_id: ExecutionId = ExecutionId("")
+    resident_bytes: int = 0
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """A full snapshot of a host: whatever it does not list is gone."""
+
+    host_id: HostId
+    address: str
+    incarnation: str
+    gpu_count: int
+    device_kind: str
+    workers: tuple[WorkerReport, ...] = ()
+    leases: tuple[Lease, ...] = ()
+    draining: bool = False
+    gpu_memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Honest figures of one run (design §6), as the daemon measured them."""
+
+    prepare_ms: float = 0.0
+    start_ms: float = 0.0
+    run_s: float = 0.0
+    save_ms: float = 0.0
+    dirty_regions: int = 0
+    total_regions: int = 0
+    bytes_moved: int = 0
+    gpu_held_s: float = 0.0
+    gpu_pinned_s: float = 0.0
+    gpu_resident_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionRecord:
+    """What the journal holds of one execution.
+
+    `number` orders records by first request. `lease` is the last one under which it was dispatched, None if it
+    never was or if that lease provably reached nobody: such an execution may be dispatched (again).
+    `inferred` marks an end that the scheduler concluded and nobody reported; the daemon's word overrides it.
+    `held_gpu_s` counts lease grant to release times the number of GPUs.
+    """
+
+    number: int
+    execution_id: ExecutionId
+    session_id: SessionId
+    epoch: Epoch
+    state: ExecutionState
+    reason: str = ""
+    lease: Lease | None = None
+    figures: Figures | None = None
+    inferred: bool = False
+    held_gpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostRecord:
+    """What the journal holds of one host: enough to know whom a restarted scheduler must hear."""
+
+    host_id: HostId
+    address: str
+    incarnation: str
+    alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums since the scheduler's first start."""
+
+    held_gpu_s: float = 0.0
+    executions: int = 0

@@ -1,0 +1,189 @@
+"""From the queue to a lease in the caller's hands: reserve, make room, journal, tell the daemon, tell the caller."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from looseleaf.errors import LooseLeafError
+from looseleaf.ids import HostId, WorkerId
+from looseleaf.services.scheduler.core.actions import EvictWorker, GrantLease, NotifyLease
+from looseleaf.services.scheduler.core.admission import give_up, never_fits
+from looseleaf.services.scheduler.core.events import EvictionEnded, GrantFailed, LeaseGranted
+from looseleaf.services.scheduler.core.facts import Lease
+from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
+from looseleaf.services.scheduler.core.placement import HostRoom, Placement, host_room, place
+from looseleaf.services.scheduler.core.queue import Run
+from looseleaf.services.scheduler.core.refusals import grants_refused, stale_epoch
+from looseleaf.services.scheduler.core.revoking import end_lease, revoke, send_revoke
+from looseleaf.services.scheduler.core.state import State
+
+
+def place_runs(state: State, now_s: float) -> None:
+    """Places what fits, in queue order; a session's later run never overtakes its earlier one."""
+    rooms = {host.host_id: host_room(host, state.leases) for host in state.hosts.open_for_work(now_s)}
+    sessions_waiting = set()
+    for run in state.queue:
+        misfit = never_fits(state, run.recipe)
+        if misfit is not None:
+            _refuse_run(state, run, misfit, "NEVER_FITS")
+            continue
+        if run.session_id in sessions_waiting or state.leases.session_runs(run.session_id):
+            sessions_waiting.add(run.session_id)
+            continue
+        usable = [room for room in rooms.values() if _open_to(run, room)]
+        preparation = state.preparations.get(run.session_id)
+        target = place(run, usable, preparation.host_id if preparation else None, now_s, state.limits)
+        if target is None:
+            sessions_waiting.add(run.session_id)
+            _reserve_for_gang(state, run, rooms, now_s)
+            continue
+        reserve(state, run, target, now_s)
+        host = rooms[target.host_id].host
+        rooms[target.host_id] = host_room(host, state.leases)
+
+
+def _open_to(run: Run, room: HostRoom) -> bool:
+    return bool(room.free or room.warm) and room.host.heartbeats >= run.avoided.get(room.host.host_id, 0)
+
+
+def _reserve_for_gang(state: State, run: Run, rooms: dict[HostId, HostRoom], now_s: float) -> None:
+    """Keeps one host for a run of several GPUs that waited long, since one-GPU runs would starve it for ever."""
+    if run.recipe.gpu_count < 2 or now_s - run.arrived_at_s < state.limits.gang_patience_s:
+        return
+    able = [room for room in rooms.values() if room.host.gpu_count >= run.recipe.gpu_count]
+    if not able:
+        return
+    if run.reserved_host not in {room.host.host_id for room in able}:
+        best = max(able, key=lambda room: (len(room.free) + len(room.warm), room.host.host_id))
+        run.reserved_host = best.host.host_id
+    if run.reserved_host is not None:
+        del rooms[run.reserved_host]
+
+
+def reserve(state: State, run: Run, target: Placement, now_s: float) -> None:
+    """Occupies the GPUs; asks for the room first if somebody stands there."""
+    host = state.hosts.get(target.host_id)
+    assert host is not None
+    state.queue.remove(run.execution_id)
+    lease = Lease(
+        state.new_lease_id(), run.session_id, run.epoch, run.execution_id, host.host_id, host.address,
+        target.gpu_indices, target.worker_id, target.path, int(state.limits.lease_ttl_s * 1000),
+    )
+    entry = LeaseEntry(lease, LeaseStatus.EVICTING, host.incarnation, now_s, now_s)
+    state.leases.add(entry)
+    for worker_id in target.victims:
+        worker = host.workers[worker_id]
+        worker.evicting = True
+        state.greedy.evicted(worker)
+        entry.evictions.add(worker_id)
+        state.act(EvictWorker(host.host_id, host.address, worker_id, lease.lease_id))
+    if not entry.evictions:
+        _dispatch(state, entry, now_s)
+
+
+def _dispatch(state: State, entry: LeaseEntry, now_s: float) -> None:
+    """The record goes before the order: a restarted scheduler must know whom to ask about this execution."""
+    entry.status, entry.grant_open, entry.granted_at_s = LeaseStatus.GRANTING, True, now_s
+    state.write(state.journal.dispatch(entry.lease.execution_id, entry.lease))
+    state.act(GrantLease(entry.lease))
+
+
+def eviction_ended(state: State, event: EvictionEnded, now_s: float) -> None:
+    """The room is free, or its holder stays and the run looks elsewhere."""
+    host = state.hosts.get(event.host_id)
+    worker = state.hosts.worker(event.host_id, event.worker_id)
+    if host is not None and worker is not None:
+        worker.evicting = False
+        if event.evicted:
+            del host.workers[event.worker_id]
+        else:
+            worker.pinned_until = state.retry(host)
+    state.dirty = True
+    entry = state.leases.get(event.lease_id)
+    if entry is None or entry.status is not LeaseStatus.EVICTING:
+        return
+    entry.evictions.discard(event.worker_id)
+    if not event.evicted:
+        end_lease(state, entry, now_s)
+        run = state.runs.get(entry.lease.execution_id)
+        if run is not None:
+            state.queue.put(run)
+    elif not entry.evictions:
+        chosen = state.hosts.worker(entry.lease.host_id, entry.lease.worker_id)
+        if entry.lease.worker_id and chosen is None:
+            # The chosen worker went meanwhile: the daemon forks a new one.
+            entry.lease = replace(entry.lease, worker_id=WorkerId(""))
+        _dispatch(state, entry, now_s)
+
+
+def lease_granted(state: State, event: LeaseGranted, now_s: float) -> None:
+    """The daemon has the lease: hand it to the callers, or take it back if they left."""
+    entry = state.leases.get(event.lease_id)
+    if entry is None:
+        return
+    entry.grant_open = False
+    if entry.status is LeaseStatus.GRANTING:
+        entry.status = LeaseStatus.HELD
+        deliver(state, entry, now_s)
+    elif entry.status is LeaseStatus.REVOKING:
+        send_revoke(state, entry, now_s)
+
+
+def deliver(state: State, entry: LeaseEntry, now_s: float) -> None:
+    """Hands the lease to everybody who waits for it; from here on the cell may start."""
+    lease = entry.lease
+    entry.renewed_at_s = now_s
+    entry.delivered, entry.delivered_at_s = True, now_s
+    session = state.sessions.touch(lease.session_id)
+    frequency = session.count_run(now_s, state.limits.frequency_half_life_s)
+    worker = state.hosts.worker(lease.host_id, lease.worker_id)
+    if worker is not None:
+        worker.prepared = None
+        state.greedy.touch(worker, frequency)
+    run = state.runs.pop(lease.execution_id, None)
+    for waiter in run.waiters if run is not None else ():
+        entry.recipients.add(waiter)
+        state.act(NotifyLease(waiter, lease))
+
+
+def grant_failed(state: State, event: GrantFailed, now_s: float) -> None:
+    """Another host, or back to its old place in the queue; the lease that failed is never handed out.
+
+    Without an answer the daemon may have it: it keeps its GPUs until the daemon says that it is gone.
+    """
+    entry = state.leases.get(event.lease_id)
+    if entry is None:
+        return
+    entry.grant_open = False
+    cancelled = entry.status is LeaseStatus.REVOKING
+    host = state.hosts.get(entry.lease.host_id)
+    if event.answered:
+        end_lease(state, entry, now_s)
+    elif not cancelled:
+        revoke(state, entry, now_s)
+        if host is not None:
+            host.unresponsive_until = state.retry(host)
+    else:
+        send_revoke(state, entry, now_s)
+    run = state.runs.get(entry.lease.execution_id)
+    if cancelled or run is None:
+        return
+    state.write(state.journal.withdraw(run.execution_id))
+    state.dirty = True
+    run.refusals += 1
+    if host is not None:
+        run.avoided[host.host_id] = state.retry(host)
+    if event.reason == "STALE_EPOCH":
+        newest = max(state.sessions.epoch(run.session_id), run.epoch)
+        _refuse_run(state, run, stale_epoch(run.epoch, newest), "STALE_EPOCH")
+    elif run.refusals >= state.limits.grant_refusals_max:
+        _refuse_run(state, run, grants_refused(run.refusals, event.message or event.reason), "GRANTS_REFUSED")
+    else:
+        state.queue.put(run)
+
+
+def _refuse_run(state: State, run: Run, error: LooseLeafError, reason: str) -> None:
+    for waiter in run.waiters:
+        state.refuse(waiter, error)
+    run.waiters.clear()
+    give_up(state, run, None, 0.0, reason)

@@ -1,0 +1,154 @@
+"""Heartbeats and their absence: the daemon's word about its workers and leases is the truth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from looseleaf.errors import CapacityExceeded, PreconditionFailed
+from looseleaf.ids import LeaseId
+from looseleaf.services.scheduler.core.actions import AnswerHeartbeat
+from looseleaf.services.scheduler.core.admission import see_epoch
+from looseleaf.services.scheduler.core.events import HeartbeatReceived
+from looseleaf.services.scheduler.core.facts import ExecutionState, HostReport, Lease, WorkerStage
+from looseleaf.services.scheduler.core.granting import deliver
+from looseleaf.services.scheduler.core.hosts import Host, Liveness, merge_report, supersede
+from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus, renew
+from looseleaf.services.scheduler.core.preparing import host_lost
+from looseleaf.services.scheduler.core.revoking import lose_host, lose_lease, revoke
+from looseleaf.services.scheduler.core.state import State
+
+_RUNNING = {WorkerStage.RUNNING: ExecutionState.STARTED, WorkerStage.SAVING: ExecutionState.FINISHED}
+
+
+def heartbeat_received(state: State, event: HeartbeatReceived, now_s: float) -> None:
+    """Takes the snapshot in, renews leases, ends those that the daemon does not have."""
+    report = event.report
+    host = _known_host(state, event, now_s)
+    if host is None:
+        return
+    before = _signature(state, host, now_s)
+    was_alive = host.alive and host.heartbeats > 0
+    completed = merge_report(host, report, now_s, state.number, state.limits, state.released)
+    for worker in completed:
+        state.greedy.touch(worker, state.sessions.touch(worker.session_id).frequency)
+    if not was_alive:
+        state.write_host(host)
+    renewed, unknown = _settle_leases(state, host, report, now_s)
+    _believe_workers(state, report)
+    retry_at = state.retry_at.get(host.host_id)
+    if retry_at is not None and host.heartbeats >= retry_at:
+        del state.retry_at[host.host_id]
+        state.dirty = True
+    if before != _signature(state, host, now_s):
+        state.dirty = True
+    state.act(AnswerHeartbeat(event.request_id, tuple(renewed), tuple(unknown)))
+
+
+def _known_host(state: State, event: HeartbeatReceived, now_s: float) -> Host | None:
+    report = event.report
+    host = state.hosts.get(report.host_id)
+    if host is None:
+        if len(state.hosts) >= state.limits.hosts_max:
+            state.refuse(event.request_id, CapacityExceeded(
+                "HOSTS_FULL", f"The scheduler knows {state.limits.hosts_max} hosts, its limit: this one is left out.",
+            ))
+            return None
+        host = Host(report.host_id, report.address, report.incarnation, now_s)
+        state.hosts.add(host)
+    elif report.incarnation in host.past_incarnations:
+        state.refuse(event.request_id, PreconditionFailed(
+            "STALE_INCARNATION", f"Host {report.host_id} has been started anew since: this daemon is out, or two"
+            " daemons share one host id. Give each daemon its own --host-id.", incarnation=report.incarnation,
+        ))
+        return None
+    elif report.incarnation != host.incarnation:
+        host_lost(state, host, now_s)
+        lose_host(state, host, now_s, "DAEMON_RESTARTED")
+        supersede(host, report, state.limits)
+    return host
+
+
+def _signature(state: State, host: Host, now_s: float) -> tuple[object, ...]:
+    workers = tuple((w.worker_id, w.session_id, w.stage, w.gpu_indices) for w in host.workers.values())
+    return (host.takes_work(now_s, state.limits), host.gpu_count, host.gpu_memory_bytes, workers)
+
+
+def _settle_leases(state: State, host: Host, report: HostReport, now_s: float) -> tuple[list[LeaseId], list[LeaseId]]:
+    """Ids of renewed and of unknown leases; leases that the daemon no longer has come to their end."""
+    renewed, unknown = [], []
+    listed = set()
+    for told in report.leases:
+        listed.add(told.lease_id)
+        lease = replace(told, host_id=host.host_id, address=host.address)
+        entry = state.leases.get(lease.lease_id) or _adopt(state, host, lease, report, now_s)
+        if entry is None or entry.lease.host_id != host.host_id:
+            unknown.append(lease.lease_id)
+            continue
+        was_restored = entry.status is LeaseStatus.RESTORED
+        if renew(entry, state.sessions.epoch(lease.session_id), now_s):
+            renewed.append(lease.lease_id)
+            if was_restored:
+                deliver(state, entry, now_s)
+        else:
+            unknown.append(lease.lease_id)
+    for entry in state.leases.on_host(host.host_id):
+        awaited = entry.status is LeaseStatus.EVICTING or entry.grant_open
+        if entry.lease.lease_id in listed or awaited:
+            continue
+        entry.missing += 1
+        if entry.missing >= state.limits.missed_heartbeats_max:
+            lose_lease(state, entry, now_s, "LEASE_VANISHED", daemon_gone=False)
+    return renewed, unknown
+
+
+def _adopt(state: State, host: Host, lease: Lease, report: HostReport, now_s: float) -> LeaseEntry | None:
+    """A lease that the table lacks but the daemon has: it occupies its GPUs; None if it does not matter any more.
+
+    It is valid only if its execution still stands under it; otherwise its cell may end, and nothing starts under it.
+    """
+    record = state.journal.get(lease.execution_id)
+    own = record is not None and record.lease is not None and record.lease.lease_id == lease.lease_id
+    if (own and state.released(lease.execution_id)) or state.leases.any_occupied(lease):
+        return None
+    see_epoch(state, lease.session_id, lease.epoch, now_s)
+    entry = LeaseEntry(lease, LeaseStatus.FENCED, host.incarnation, now_s, now_s, adopted=True)
+    state.leases.add(entry)
+    running = next((w for w in report.workers if w.execution_id == lease.execution_id and w.stage in _RUNNING), None)
+    current = lease.epoch >= state.sessions.epoch(lease.session_id)
+    if own and record is not None and running is not None:
+        state.write(state.journal.advance(lease.execution_id, _RUNNING[running.stage]))
+        if current:
+            entry.status, entry.delivered, entry.delivered_at_s = LeaseStatus.HELD, True, now_s
+    elif running is None:
+        ended = own and record is not None and record.inferred
+        revoke(state, entry, now_s, ExecutionState.FAILED if ended else None, "LEASE_EXPIRED" if ended else "")
+    return entry
+
+
+def _believe_workers(state: State, report: HostReport) -> None:
+    """A report of the start may be lost or late; a worker that runs has started."""
+    for told in report.workers:
+        reached = _RUNNING.get(told.stage)
+        record = state.journal.get(told.execution_id) if reached is not None and told.execution_id else None
+        if record is None or reached is None or record.state.ended or record.lease is None:
+            continue
+        if record.lease.host_id == report.host_id:
+            state.write(state.journal.advance(told.execution_id, reached))
+
+
+def check_hosts(state: State, now_s: float) -> None:
+    """Ends the leases of hosts that fell silent, forgets those that are long dead."""
+    for host in state.hosts:
+        if host.alive and host.liveness(now_s, state.limits) is Liveness.DEAD:
+            host.alive = host.awaited = False
+            host_lost(state, host, now_s)
+            lose_host(state, host, now_s, "HOST_LOST")
+            state.write_host(host)
+        elif host.alive and now_s - host.last_seen_s >= state.limits.heartbeat_suspect_s:
+            # Nothing is placed there any more, and the people who wait are told why.
+            state.dirty = state.dirty or len(state.queue) > 0
+        elif not host.alive and now_s - host.last_seen_s >= state.limits.host_forget_s:
+            state.hosts.forget(host.host_id)
+            state.retry_at.pop(host.host_id, None)
+            state.forget_host(host.host_id)
+            state.dirty = True

@@ -1,0 +1,217 @@
+"""Hosts and their workers as the scheduler sees them: heartbeats merged with what it was told in between.
+
+A heartbeat may have been composed before the last order reached the daemon. So a worker that was touched since
+(`settled` False) keeps its state over one heartbeat, and a missing one counts as gone only after
+`missed_heartbeats_max` in a row.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from looseleaf.ids import ExecutionId, HostId, SessionId, Version, WorkerId
+from looseleaf.services.scheduler.core.facts import HostRecord, HostReport, RecipeFacts, WorkerReport, WorkerStage
+from looseleaf.services.scheduler.core.limits import Limits
+
+
+class Liveness(StrEnum):
+    """What the age of a host's last heartbeat says."""
+
+    ALIVE = "alive"
+    SUSPECT = "suspect"
+    DEAD = "dead"
+    DRAINING = "draining"
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker. `prepared` is what it is known to hold; `prepared_at` the event number when that became known."""
+
+    worker_id: WorkerId
+    session_id: SessionId
+    stage: WorkerStage
+    version: Version = Version(0)
+    gpu_indices: tuple[int, ...] = ()
+    execution_id: ExecutionId = ExecutionId("")
+    resident_bytes: int = 0
+    pid: int = 0
+    prepared: RecipeFacts | None = None
+    prepared_at: int = 0
+    prepared_at_s: float = 0.0
+    prepare_ms: float = 0.0
+    has_run: bool = False
+    eviction_priority: float = 0.0
+    # Asked to end; not to be used and not to be asked again.
+    evicting: bool = False
+    # A prepare is under way on it.
+    preparing: bool = False
+    # Refused to end: not evictable before this heartbeat of its host.
+    pinned_until: int = 0
+    settled: bool = True
+    missing: int = 0
+
+    @property
+    def speculative(self) -> bool:
+        """True if nothing ever ran on it: it was prepared for a Run that has not come."""
+        return not self.has_run and not self.stage.busy
+
+
+@dataclass(slots=True)
+class Host:
+    """One host. `last_seen_s` is on the scheduler's clock; `heartbeats` counts those of this incarnation."""
+
+    host_id: HostId
+    address: str
+    incarnation: str
+    last_seen_s: float
+    gpu_count: int = 0
+    device_kind: str = ""
+    gpu_memory_bytes: int = 0
+    draining: bool = False
+    heartbeats: int = 0
+    alive: bool = True
+    # Restored from the journal and not heard since.
+    awaited: bool = False
+    # Did not answer an order: no new work before this heartbeat.
+    unresponsive_until: int = 0
+    workers: dict[WorkerId, Worker] = field(default_factory=dict)
+    past_incarnations: deque[str] = field(default_factory=deque)
+
+    def liveness(self, now_s: float, limits: Limits) -> Liveness:
+        """What is known about the host at `now_s`."""
+        age_s = now_s - self.last_seen_s
+        if not self.alive or age_s >= limits.heartbeat_dead_s:
+            return Liveness.DEAD
+        if age_s >= limits.heartbeat_suspect_s or self.awaited:
+            return Liveness.SUSPECT
+        return Liveness.DRAINING if self.draining else Liveness.ALIVE
+
+    def takes_work(self, now_s: float, limits: Limits) -> bool:
+        """True if new leases and workers may go there."""
+        return self.liveness(now_s, limits) is Liveness.ALIVE and self.heartbeats >= self.unresponsive_until
+
+    def record(self) -> HostRecord:
+        """What the journal keeps of it."""
+        return HostRecord(self.host_id, self.address, self.incarnation, self.alive)
+
+
+class HostTable:
+    """Every known host, dead ones included until they are forgotten."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._hosts: dict[HostId, Host] = {}
+
+    def __iter__(self) -> Iterator[Host]:
+        """Hosts ordered by id."""
+        return iter(sorted(self._hosts.values(), key=lambda host: host.host_id))
+
+    def __len__(self) -> int:
+        return len(self._hosts)
+
+    def get(self, host_id: HostId) -> Host | None:
+        """The host, or None if it is not known."""
+        return self._hosts.get(host_id)
+
+    def add(self, host: Host) -> None:
+        """Makes a host known; replaces one of the same id."""
+        self._hosts[host.host_id] = host
+
+    def forget(self, host_id: HostId) -> None:
+        """Drops a host."""
+        del self._hosts[host_id]
+
+    def restore(self, record: HostRecord, now_s: float) -> None:
+        """Makes a journaled host known; it counts as last seen now and gets no work before it reports."""
+        alive = record.alive
+        self.add(Host(record.host_id, record.address, record.incarnation, now_s, alive=alive, awaited=alive))
+
+    def awaited(self) -> bool:
+        """True while a host that the journal knew alive has not reported."""
+        return any(host.awaited for host in self._hosts.values())
+
+    def with_gpus(self) -> list[Host]:
+        """Every known host with GPUs, whatever its liveness, ordered by id."""
+        return [host for host in self if host.gpu_count > 0]
+
+    def open_for_work(self, now_s: float) -> list[Host]:
+        """Hosts with GPUs that may get new work, ordered by id."""
+        return [host for host in self.with_gpus() if host.takes_work(now_s, self._limits)]
+
+    def worker(self, host_id: HostId, worker_id: WorkerId) -> Worker | None:
+        """The worker, or None if it is not known."""
+        host = self._hosts.get(host_id)
+        return host.workers.get(worker_id) if host else None
+
+    def workers_of(self, session_id: SessionId) -> list[tuple[Host, Worker]]:
+        """Every worker of a session with its host."""
+        return [(host, w) for host in self for w in host.workers.values() if w.session_id == session_id]
+
+
+def supersede(host: Host, report: HostReport, limits: Limits) -> None:
+    """The daemon was started anew: its workers are gone, its old incarnation is remembered as old."""
+    host.past_incarnations.append(host.incarnation)
+    while len(host.past_incarnations) > limits.incarnations_max:
+        host.past_incarnations.popleft()
+    host.incarnation = report.incarnation
+    host.heartbeats = 0
+    host.unresponsive_until = 0
+    host.workers.clear()
+
+
+def merge_report(
+    host: Host, report: HostReport, now_s: float, event_number: int, limits: Limits,
+    released: Callable[[ExecutionId], bool],
+) -> list[Worker]:
+    """Takes a snapshot in; returns workers that completed a cell with it, for their eviction priority.
+
+    `released(execution_id)` is True if that execution ended and gave its GPU back: a worker that the snapshot
+    shows running it has completed since.
+    """
+    host.address, host.gpu_count, host.device_kind = report.address, report.gpu_count, report.device_kind
+    host.gpu_memory_bytes, host.draining = report.gpu_memory_bytes, report.draining
+    host.last_seen_s, host.alive, host.awaited = now_s, True, False
+    host.heartbeats += 1
+    completed = []
+    seen = set()
+    for told in report.workers:
+        if told.stage is WorkerStage.GONE:
+            continue
+        seen.add(told.worker_id)
+        worker = host.workers.get(told.worker_id)
+        if worker is None:
+            worker = host.workers[told.worker_id] = Worker(told.worker_id, told.session_id, WorkerStage.UNSPECIFIED)
+        worker.missing = 0
+        if not worker.settled:
+            worker.settled = True
+            continue
+        if _update(worker, told, now_s, event_number, released):
+            completed.append(worker)
+    for worker in list(host.workers.values()):
+        if worker.worker_id not in seen:
+            worker.missing += 1
+            if worker.missing >= limits.missed_heartbeats_max:
+                del host.workers[worker.worker_id]
+    return completed
+
+
+def _update(
+    worker: Worker, told: WorkerReport, now_s: float, event_number: int, released: Callable[[ExecutionId], bool],
+) -> bool:
+    stage = told.stage
+    if stage.busy and told.execution_id and released(told.execution_id):
+        stage = WorkerStage.COMPLETED
+    newly_completed = stage is WorkerStage.COMPLETED and worker.stage is not WorkerStage.COMPLETED
+    worker.session_id, worker.stage, worker.version = told.session_id, stage, told.version
+    worker.gpu_indices, worker.execution_id = told.gpu_indices, told.execution_id
+    worker.resident_bytes, worker.pid = told.resident_bytes, told.pid
+    worker.has_run = worker.has_run or stage.busy or stage is WorkerStage.COMPLETED
+    if not told.prepared_source_hash:
+        worker.prepared = None
+    elif stage.ready and (worker.prepared is None or worker.prepared.source_hash != told.prepared_source_hash):
+        worker.prepared = RecipeFacts(told.prepared_source_hash, told.version, exact=False)
+        worker.prepared_at, worker.prepared_at_s = event_number, now_s
+    return newly_completed

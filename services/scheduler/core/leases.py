@@ -1,0 +1,156 @@
+"""Leases: who may use which GPU, fenced by epochs, kept alive by heartbeats.
+
+A lease occupies its GPUs from reservation to its end, whatever its status; so no GPU is ever in two leases.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+
+from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, WorkerId
+from looseleaf.services.scheduler.core.facts import ExecutionState, Lease
+
+
+class LeaseStatus(Enum):
+    """Where a lease stands."""
+
+    # Reserved; the room is being made.
+    EVICTING = "evicting"
+    # The daemon was told and has not answered.
+    GRANTING = "granting"
+    # Valid.
+    HELD = "held"
+    # From the journal of an earlier life, not confirmed by its daemon yet.
+    RESTORED = "restored"
+    # Being taken back: never renewed, never handed out.
+    REVOKING = "revoking"
+    # Its cell may still run, but a newer epoch or a newer lease stands over it: never renewed, never handed out.
+    FENCED = "fenced"
+
+
+@dataclass(slots=True)
+class LeaseEntry:
+    """A lease and what is known about it. Times are the scheduler's."""
+
+    lease: Lease
+    status: LeaseStatus
+    incarnation: str
+    granted_at_s: float
+    renewed_at_s: float
+    # Granted before this process started, or taken over from a heartbeat: `granted_at_s` is too late.
+    adopted: bool = False
+    # Callers have it; from here the cell may start.
+    delivered: bool = False
+    delivered_at_s: float = 0.0
+    # The requests that it was handed to and whose callers have not gone away since.
+    recipients: set[str] = field(default_factory=set)
+    missing: int = 0
+    # The daemon has not answered GrantLease: a revocation waits for that answer.
+    grant_open: bool = False
+    revoke_sent_at_s: float | None = None
+    evictions: set[WorkerId] = field(default_factory=set)
+    # How the execution ends once the lease is known to be unused.
+    end_state: ExecutionState | None = None
+    end_reason: str = ""
+
+    @property
+    def valid(self) -> bool:
+        """True if the execution may (still) happen under it."""
+        return self.status in (LeaseStatus.EVICTING, LeaseStatus.GRANTING, LeaseStatus.HELD, LeaseStatus.RESTORED)
+
+
+class LeaseTable:
+    """Every lease that occupies a GPU."""
+
+    def __init__(self) -> None:
+        self._entries: dict[LeaseId, LeaseEntry] = {}
+        self._by_gpu: dict[tuple[HostId, int], LeaseId] = {}
+        self._by_host: dict[HostId, dict[LeaseId, LeaseEntry]] = {}
+        self._by_session: dict[SessionId, dict[LeaseId, LeaseEntry]] = {}
+
+    def __iter__(self) -> Iterator[LeaseEntry]:
+        """Entries in the order in which they were made."""
+        return iter(list(self._entries.values()))
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, lease_id: LeaseId) -> LeaseEntry | None:
+        """The entry, or None if no such lease occupies anything."""
+        return self._entries.get(lease_id)
+
+    def add(self, entry: LeaseEntry) -> None:
+        """Occupies the lease's GPUs. A GPU that is taken already is a fault of ours: AssertionError."""
+        lease = entry.lease
+        if lease.lease_id in self._entries:
+            raise AssertionError(f"lease {lease.lease_id} exists")
+        for index in lease.gpu_indices:
+            if (lease.host_id, index) in self._by_gpu:
+                raise AssertionError(f"GPU {index} of {lease.host_id} is leased already")
+        self._entries[lease.lease_id] = entry
+        for index in lease.gpu_indices:
+            self._by_gpu[lease.host_id, index] = lease.lease_id
+        self._by_host.setdefault(lease.host_id, {})[lease.lease_id] = entry
+        self._by_session.setdefault(lease.session_id, {})[lease.lease_id] = entry
+
+    def remove(self, lease_id: LeaseId) -> LeaseEntry:
+        """Frees the lease's GPUs."""
+        entry = self._entries.pop(lease_id)
+        for index in entry.lease.gpu_indices:
+            del self._by_gpu[entry.lease.host_id, index]
+        del self._by_host[entry.lease.host_id][lease_id]
+        if not self._by_host[entry.lease.host_id]:
+            del self._by_host[entry.lease.host_id]
+        del self._by_session[entry.lease.session_id][lease_id]
+        if not self._by_session[entry.lease.session_id]:
+            del self._by_session[entry.lease.session_id]
+        return entry
+
+    def occupied(self, host_id: HostId, index: int) -> bool:
+        """True if a lease holds this GPU."""
+        return (host_id, index) in self._by_gpu
+
+    def any_occupied(self, lease: Lease) -> bool:
+        """True if one of the lease's GPUs is held by some lease."""
+        return any((lease.host_id, index) in self._by_gpu for index in lease.gpu_indices)
+
+    def on_host(self, host_id: HostId) -> list[LeaseEntry]:
+        """Leases on one host."""
+        return list(self._by_host.get(host_id, {}).values())
+
+    def of_session(self, session_id: SessionId) -> list[LeaseEntry]:
+        """Leases of one session, fenced ones included."""
+        return list(self._by_session.get(session_id, {}).values())
+
+    def of_execution(self, session_id: SessionId, execution_id: ExecutionId) -> LeaseEntry | None:
+        """The valid lease of one execution of a session; there is at most one."""
+        for entry in self.of_session(session_id):
+            if entry.lease.execution_id == execution_id and entry.valid:
+                return entry
+        return None
+
+    def session_runs(self, session_id: SessionId) -> bool:
+        """True if a valid lease of the session exists: its next GPU cell waits."""
+        return any(entry.valid for entry in self.of_session(session_id))
+
+    def workers_in_use(self, host_id: HostId) -> set[WorkerId]:
+        """Workers of a host that some lease names."""
+        return {entry.lease.worker_id for entry in self.on_host(host_id) if entry.lease.worker_id}
+
+
+def renew(entry: LeaseEntry, session_epoch: Epoch, now_s: float) -> bool:
+    """A heartbeat listed the lease: True if it lives on for another term.
+
+    False if it is being taken back or a newer epoch of its session is known; the latter fences it for good.
+    """
+    entry.missing = 0
+    if entry.lease.epoch < session_epoch and entry.valid:
+        entry.status = LeaseStatus.FENCED
+    if not entry.valid:
+        return False
+    if entry.status is LeaseStatus.RESTORED:
+        entry.status = LeaseStatus.HELD
+    entry.renewed_at_s = now_s
+    return True

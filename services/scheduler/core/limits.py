@@ -1,0 +1,51 @@
+"""Every bound and delay of the scheduler, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of the policy; the defaults are those of design §6 and research/provisioning.md §3."""
+
+    # Runs that wait or are being granted; one more is refused with RUN_QUEUE_FULL.
+    run_queue_max: int = 10_000
+    # Streams that wait for one execution.
+    waiters_per_run_max: int = 16
+    # Ended executions that the journal remembers; the oldest are forgotten first.
+    journal_records_max: int = 20_000
+    # Sessions whose epoch is remembered beyond their last lease, run or worker.
+    sessions_max: int = 50_000
+    hosts_max: int = 10_000
+    # Superseded incarnations of one host that are still recognised as old.
+    incarnations_max: int = 16
+    # Speculative (prepared, never run) workers on one host.
+    prepared_max_per_host: int = 16
+    # A speculative worker without news for this long gives way to a newer one.
+    speculative_expiry_s: float = 20.0
+    # Heartbeat age at which a host gets no new work, and at which its leases end.
+    heartbeat_suspect_s: float = 3.0
+    heartbeat_dead_s: float = 10.0
+    # A dead host is forgotten after this long.
+    host_forget_s: float = 600.0
+    # A daemon counts it from the sending of the heartbeat whose answer renewed the lease, so it must not exceed
+    # heartbeat_dead_s: the daemon stops starting cells before the scheduler gives its GPUs up.
+    lease_ttl_s: float = 10.0
+    # Heartbeats in a row without a lease or worker before it counts as gone; one may have been under way.
+    missed_heartbeats_max: int = 2
+    # A lease that was handed out and under which nothing started is taken back.
+    start_timeout_s: float = 30.0
+    # How long a restarted scheduler waits for the hosts it knew.
+    ready_wait_s: float = 3.0
+    # A batch run counts as arrived this much later: below interactive ones, yet never starved.
+    batch_penalty_s: float = 120.0
+    # A run of several GPUs that waited this long keeps one host's GPUs from later runs until it fits there.
+    gang_patience_s: float = 10.0
+    revoke_retry_s: float = 1.0
+    # A run known from the journal whose caller never came back is given up.
+    pending_orphan_s: float = 60.0
+    # Daemons' refusals of one run before the caller is told.
+    grant_refusals_max: int = 20
+    # Half-life of a session's GPU-cell rate in the eviction priority.
+    frequency_half_life_s: float = 1800.0

@@ -1,0 +1,72 @@
+"""What people who wait are told: their place and one sentence why; only when it changes."""
+
+from __future__ import annotations
+
+from looseleaf.services.scheduler.core.actions import NotifyQueue
+from looseleaf.services.scheduler.core.hosts import Liveness
+from looseleaf.services.scheduler.core.queue import Run
+from looseleaf.services.scheduler.core.state import State
+
+
+def tell_positions(state: State, now_s: float) -> None:
+    """Positions count every run that waits, from 1."""
+    if not len(state.queue):
+        return
+    pool_reason = _pool_reason(state, now_s)
+    largest_free = _largest_free(state, now_s)
+    sessions_ahead = set()
+    for position, run in enumerate(state.queue, start=1):
+        if run.session_id in sessions_ahead or state.leases.session_runs(run.session_id):
+            reason = "This notebook's previous GPU cell has not ended."
+        else:
+            reason = pool_reason or _run_reason(state, run, largest_free)
+        sessions_ahead.add(run.session_id)
+        for waiter in run.waiters:
+            if run.told.get(waiter) != (position, reason):
+                run.told[waiter] = (position, reason)
+                state.act(NotifyQueue(waiter, position, reason))
+
+
+def _pool_reason(state: State, now_s: float) -> str:
+    """Why nobody gets a GPU at the moment, empty if hosts take work."""
+    if not state.ready:
+        return "The scheduler has just started and waits for its GPU hosts."
+    if state.hosts.open_for_work(now_s):
+        return ""
+    states = [host.liveness(now_s, state.limits) for host in state.hosts.with_gpus()]
+    if Liveness.DRAINING in states:
+        return "Every GPU host is being drained and takes no new work."
+    if any(seen is not Liveness.DEAD for seen in states):
+        return "The GPU hosts do not answer at the moment."
+    return "No GPU host is connected."
+
+
+def _largest_free(state: State, now_s: float) -> int:
+    free = (
+        sum(1 for index in range(host.gpu_count) if not state.leases.occupied(host.host_id, index))
+        for host in state.hosts.open_for_work(now_s)
+    )
+    return max(free, default=0)
+
+
+def _run_reason(state: State, run: Run, largest_free: int) -> str:
+    count = run.recipe.gpu_count
+    if count > 1:
+        verb = "is" if largest_free == 1 else "are"
+        return f"Needs {count} GPUs on one host; at most {largest_free} {verb} free on one."
+    busy = sum(len(entry.lease.gpu_indices) for entry in state.leases)
+    others = {entry.lease.session_id for entry in state.leases} - {run.session_id}
+    if busy == 0:
+        return "A GPU is about to become free."
+    if not others:
+        return f"{_gpus(busy)} busy with this notebook's earlier cell."
+    if largest_free and run.refusals:
+        return "The GPU host refused the cell and is asked again."
+    if largest_free:
+        return "Free GPUs are kept for a cell that waits for several of them."
+    whom = "another notebook" if len(others) == 1 else "other notebooks"
+    return f"{_gpus(busy)} busy with {whom}."
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"

@@ -1,0 +1,153 @@
+"""The scheduler's policy: one `handle(event, now_s) -> [Action]`, no I/O, no clock, no randomness but the lease ids.
+
+What always holds: no GPU is in two leases; an execution starts at most once; an older epoch never gets a lease; every
+record is written before any action that rests on it. Reading order: `facts`, `events`, `actions`, `state`, then
+`admission` (who may ask), `granting` (queue to lease), `reports`, `heartbeats`, `revoking` (how leases end) and
+`preparing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from looseleaf.ids import ExecutionId, LeaseId, SessionId
+from looseleaf.services.scheduler.core import admission, granting, heartbeats, preparing, reports, revoking
+from looseleaf.services.scheduler.core.accounting import Accounts
+from looseleaf.services.scheduler.core.actions import Action, MarkReady
+from looseleaf.services.scheduler.core.events import (
+    Event,
+    EvictionEnded,
+    ExecutionReported,
+    GrantFailed,
+    HeartbeatReceived,
+    JournalRestored,
+    LeaseGranted,
+    LeaseRevoked,
+    PreparationFailed,
+    PreparationRequested,
+    RevokeUnanswered,
+    RunCancelled,
+    RunRequested,
+    Tick,
+    WorkerPrepared,
+)
+from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState
+from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
+from looseleaf.services.scheduler.core.limits import Limits
+from looseleaf.services.scheduler.core.news import tell_positions
+from looseleaf.services.scheduler.core.state import State
+from looseleaf.services.scheduler.core.views import PoolView, pool_view
+
+
+class Scheduler:
+    """Drives the state by events. Its first event is JournalRestored; `now_s` never goes back."""
+
+    def __init__(self, limits: Limits, new_lease_id: Callable[[], LeaseId]) -> None:
+        self.state = State(limits, new_lease_id)
+
+    def handle(self, event: Event, now_s: float) -> list[Action]:
+        """Everything that follows from `event` at `now_s`: records to write first, then what rests on them."""
+        state = self.state
+        state.number += 1
+        _dispatch(state, event, now_s)
+        _check_ready(state, now_s)
+        if state.dirty:
+            state.dirty = False
+            if state.ready:
+                granting.place_runs(state, now_s)
+            tell_positions(state, now_s)
+        return state.take_actions()
+
+    @property
+    def ready(self) -> bool:
+        """True once leases may be granted."""
+        return self.state.ready
+
+    def execution(self, execution_id: ExecutionId) -> ExecutionRecord | None:
+        """What is known about one execution."""
+        return self.state.journal.get(execution_id)
+
+    def pool(self, now_s: float) -> PoolView:
+        """The pool as it stands, for people."""
+        return pool_view(self.state, now_s)
+
+
+def _dispatch(state: State, event: Event, now_s: float) -> None:
+    match event:
+        case JournalRestored():
+            _restore(state, event, now_s)
+        case HeartbeatReceived():
+            heartbeats.heartbeat_received(state, event, now_s)
+        case RunRequested():
+            admission.run_requested(state, event, now_s)
+        case RunCancelled():
+            admission.run_cancelled(state, event, now_s)
+        case PreparationRequested():
+            preparing.preparation_requested(state, event, now_s)
+        case ExecutionReported():
+            reports.execution_reported(state, event, now_s)
+        case LeaseGranted():
+            granting.lease_granted(state, event, now_s)
+        case GrantFailed():
+            granting.grant_failed(state, event, now_s)
+        case LeaseRevoked():
+            revoking.lease_revoked(state, event, now_s)
+        case RevokeUnanswered():
+            revoking.revoke_unanswered(state, event)
+        case EvictionEnded():
+            granting.eviction_ended(state, event, now_s)
+        case WorkerPrepared():
+            preparing.worker_prepared(state, event, now_s)
+        case PreparationFailed():
+            preparing.preparation_failed(state, event, now_s)
+        case Tick():
+            _tick(state, now_s)
+
+
+def _restore(state: State, event: JournalRestored, now_s: float) -> None:
+    """Rebuilds what an earlier life knew: its leases occupy their GPUs until their daemons were heard."""
+    state.restored_at_s = now_s
+    state.accounts = Accounts(event.totals)
+    state.journal.restore(event.executions)
+    for known in event.hosts:
+        state.hosts.restore(known, now_s)
+    for record in event.executions:
+        session = state.sessions.touch(record.session_id)
+        session.epoch = max(session.epoch, record.epoch)
+        lease = record.lease
+        if lease is None or record.state.ended or record.state is ExecutionState.PENDING:
+            continue
+        host = state.hosts.get(lease.host_id)
+        incarnation = host.incarnation if host is not None else ""
+        entry = LeaseEntry(lease, LeaseStatus.RESTORED, incarnation, now_s, now_s, adopted=True)
+        if host is None or not host.alive:
+            state.leases.add(entry)
+            revoking.lose_lease(state, entry, now_s, "HOST_LOST", daemon_gone=True)
+        else:
+            state.leases.add(entry)
+
+
+def _check_ready(state: State, now_s: float) -> None:
+    if state.ready or state.restored_at_s is None:
+        return
+    if not state.hosts.awaited() or now_s - state.restored_at_s >= state.limits.ready_wait_s:
+        state.ready = state.dirty = True
+        state.act(MarkReady())
+
+
+def _tick(state: State, now_s: float) -> None:
+    heartbeats.check_hosts(state, now_s)
+    revoking.retry_revocations(state, now_s)
+    if state.restored_at_s is not None and now_s - state.restored_at_s >= state.limits.pending_orphan_s:
+        for record in state.journal.live():
+            if record.state is ExecutionState.PENDING and record.execution_id not in state.runs:
+                revoking.finish(state, record, ExecutionState.FAILED, "SCHEDULER_RESTARTED")
+    state.sessions.prune(lambda session_id: _needed(state, session_id))
+
+
+def _needed(state: State, session_id: SessionId) -> bool:
+    return bool(
+        state.leases.of_session(session_id)
+        or session_id in state.preparations
+        or any(run.session_id == session_id for run in state.runs.values())
+    )

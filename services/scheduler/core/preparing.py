@@ -1,0 +1,213 @@
+"""Preparations: which worker is made ready for a cell before Run, without a GPU and without executing anything.
+
+One prepare at a time and at most one speculative worker per session; while one is under way only the newest edit
+waits. When there is no good place the answer says why, and Run takes the cold path.
+"""
+
+from __future__ import annotations
+
+from looseleaf.ids import LeaseId, WorkerId
+from looseleaf.services.scheduler.core.actions import AnswerPreparation, EvictWorker, PrepareWorker
+from looseleaf.services.scheduler.core.admission import see_epoch
+from looseleaf.services.scheduler.core.events import PreparationFailed, PreparationRequested, WorkerPrepared
+from looseleaf.services.scheduler.core.eviction import evictable, eviction_rank
+from looseleaf.services.scheduler.core.facts import WorkerStage
+from looseleaf.services.scheduler.core.hosts import Host, Worker
+from looseleaf.services.scheduler.core.placement import host_room
+from looseleaf.services.scheduler.core.refusals import stale_epoch
+from looseleaf.services.scheduler.core.state import Preparation, State
+
+
+def preparation_requested(state: State, event: PreparationRequested, now_s: float) -> None:
+    """Starts, joins or queues a prepare, or says why not."""
+    if not see_epoch(state, event.session_id, event.epoch, now_s):
+        state.refuse(event.request_id, stale_epoch(event.epoch, state.sessions.epoch(event.session_id)))
+        return
+    current = state.preparations.get(event.session_id)
+    if current is None:
+        _start(state, event, now_s)
+    elif current.recipe == event.recipe and current.epoch == event.epoch:
+        _supersede(state, current, None)
+        if len(current.waiters) < state.limits.waiters_per_run_max:
+            current.waiters.append(event.request_id)
+        else:
+            _skip(state, event.request_id, "Too many callers wait for this preparation.")
+    else:
+        _supersede(state, current, event)
+
+
+def _supersede(state: State, current: Preparation, newest: PreparationRequested | None) -> None:
+    if current.successor is not None:
+        _skip(state, current.successor.request_id, "A newer edit took its place.")
+    current.successor = newest
+
+
+def _skip(state: State, request_id: str, reason: str) -> None:
+    state.act(AnswerPreparation(request_id, skipped_reason=reason))
+
+
+def _start(state: State, event: PreparationRequested, now_s: float) -> None:
+    if not state.ready:
+        _skip(state, event.request_id, "The scheduler has just started and waits for its hosts.")
+        return
+    if state.leases.session_runs(event.session_id):
+        _skip(state, event.request_id, "This notebook's GPU cell is running; its worker can be prepared afterwards.")
+        return
+    ready = _ready_worker(state, event, now_s)
+    if ready is not None:
+        host, worker = ready
+        worker.prepared_at_s = now_s
+        state.act(AnswerPreparation(event.request_id, worker.worker_id, host.host_id))
+        return
+    own = _own_worker(state, event, now_s)
+    if own is not None:
+        _order(state, event, own[0], own[1])
+        return
+    new_host, reason = _host_for_new(state, event, now_s)
+    if new_host is None:
+        _skip(state, event.request_id, reason)
+    else:
+        _order(state, event, new_host, None)
+
+
+def _usable(state: State, event: PreparationRequested, now_s: float) -> list[tuple[Host, Worker]]:
+    """Idle workers of the session on hosts that take work, the fittest first."""
+    found = []
+    for host, worker in state.hosts.workers_of(event.session_id):
+        if not host.takes_work(now_s, state.limits) or host.gpu_count < event.recipe.gpu_count:
+            continue
+        if not worker.stage.ready or worker.evicting or worker.worker_id in state.leases.workers_in_use(host.host_id):
+            continue
+        if worker.gpu_indices and len(worker.gpu_indices) != event.recipe.gpu_count:
+            continue
+        found.append((host, worker))
+    found.sort(key=lambda pair: (not pair[1].has_run, -pair[1].version, pair[1].worker_id))
+    return found
+
+
+def _ready_worker(state: State, event: PreparationRequested, now_s: float) -> tuple[Host, Worker] | None:
+    for host, worker in _usable(state, event, now_s):
+        if worker.prepared is not None and worker.prepared.covers(event.recipe):
+            return host, worker
+    return None
+
+
+def _own_worker(state: State, event: PreparationRequested, now_s: float) -> tuple[Host, Worker] | None:
+    return next(iter(_usable(state, event, now_s)), None)
+
+
+def _host_for_new(state: State, event: PreparationRequested, now_s: float) -> tuple[Host | None, str]:
+    """The host with most room, or None and a sentence for people."""
+    able = [host for host in state.hosts.open_for_work(now_s) if host.gpu_count >= event.recipe.gpu_count]
+    if not able:
+        count = event.recipe.gpu_count
+        return None, "No GPU host is connected." if count == 1 else f"No connected host has {count} GPUs."
+    unfinished = [w for _host, w in state.hosts.workers_of(event.session_id) if w.speculative and not w.evicting]
+    if unfinished:
+        return None, "This notebook's other worker is not ready yet."
+    roomy = [host for host in able if _speculative_count(state, host) < state.limits.prepared_max_per_host]
+    if not roomy:
+        _make_room(state, able, event, now_s)
+        limit = state.limits.prepared_max_per_host
+        return None, f"Every GPU host holds its {limit} prepared workers already; the oldest unused one gives way."
+    def room(host: Host) -> tuple[int, int, str]:
+        return (-len(host_room(host, state.leases).free), len(host.workers), host.host_id)
+
+    return min(roomy, key=room), ""
+
+
+def _speculative_count(state: State, host: Host) -> int:
+    held = sum(1 for worker in host.workers.values() if worker.speculative)
+    coming = sum(1 for p in state.preparations.values() if p.host_id == host.host_id and not p.worker_id)
+    return held + coming
+
+
+def _make_room(state: State, able: list[Host], event: PreparationRequested, now_s: float) -> None:
+    """Ends the longest expired speculative worker of another session, so that the next request finds room."""
+    expired = []
+    for host in able:
+        in_use = state.leases.workers_in_use(host.host_id)
+        for worker in host.workers.values():
+            old = now_s - worker.prepared_at_s >= state.limits.speculative_expiry_s
+            free = evictable(worker, host.heartbeats) and worker.worker_id not in in_use
+            if worker.speculative and old and free and worker.session_id != event.session_id:
+                expired.append((eviction_rank(worker, now_s, state.limits), host, worker))
+    if expired:
+        _rank, host, worker = min(expired, key=lambda item: item[0])
+        worker.evicting = True
+        state.act(EvictWorker(host.host_id, host.address, worker.worker_id, LeaseId("")))
+
+
+def _order(state: State, event: PreparationRequested, host: Host, worker: Worker | None) -> None:
+    worker_id = worker.worker_id if worker is not None else WorkerId("")
+    if worker is not None:
+        worker.preparing = True
+    state.preparations[event.session_id] = Preparation(
+        event.request_id, event.session_id, event.epoch, event.recipe, host.host_id, host.incarnation, worker_id,
+        [event.request_id],
+    )
+    state.act(PrepareWorker(
+        event.request_id, host.host_id, host.address, event.session_id, event.epoch, event.recipe, worker_id,
+    ))
+
+
+def worker_prepared(state: State, event: WorkerPrepared, now_s: float) -> None:
+    """The worker holds the closures: from this event on a Run finds it PREPARED."""
+    preparation = _take(state, event.request_id)
+    if preparation is None:
+        return
+    host = state.hosts.get(preparation.host_id)
+    if host is not None and host.alive and host.incarnation == preparation.incarnation:
+        worker = host.workers.get(event.worker_id)
+        if worker is None:
+            worker = host.workers[event.worker_id] = Worker(
+                event.worker_id, preparation.session_id, WorkerStage.HOST_READY, pid=event.pid)
+        worker.preparing = False
+        if not worker.stage.busy and event.worker_id not in state.leases.workers_in_use(host.host_id):
+            worker.stage = worker.stage if worker.stage.ready else WorkerStage.HOST_READY
+            worker.session_id, worker.version = preparation.session_id, preparation.recipe.version
+            worker.prepared, worker.prepared_at, worker.prepared_at_s = preparation.recipe, state.number, now_s
+            worker.prepare_ms = event.prepare_ms
+            worker.resident_bytes = max(worker.resident_bytes, event.resident_bytes)
+            worker.settled = False
+        state.dirty = True
+    for waiter in preparation.waiters:
+        state.act(AnswerPreparation(waiter, event.worker_id, preparation.host_id, event.prepare_ms))
+    _continue(state, preparation, now_s)
+
+
+def preparation_failed(state: State, event: PreparationFailed, now_s: float) -> None:
+    """Nothing is lost: Run takes the cold path."""
+    preparation = _take(state, event.request_id)
+    if preparation is None:
+        return
+    worker = state.hosts.worker(preparation.host_id, preparation.worker_id)
+    if worker is not None:
+        worker.preparing = False
+        worker.prepared = None
+    reason = f"The worker could not be prepared ({event.message or event.reason})."
+    for waiter in preparation.waiters:
+        _skip(state, waiter, reason)
+    state.dirty = True
+    _continue(state, preparation, now_s)
+
+
+def host_lost(state: State, host: Host, now_s: float) -> None:
+    """Preparations on a host whose daemon is gone come to nothing."""
+    for preparation in [p for p in state.preparations.values() if p.host_id == host.host_id]:
+        del state.preparations[preparation.session_id]
+        waiters = [*preparation.waiters, *([preparation.successor.request_id] if preparation.successor else [])]
+        for waiter in waiters:
+            _skip(state, waiter, "The host of the worker was lost.")
+
+
+def _take(state: State, request_id: str) -> Preparation | None:
+    for session_id, preparation in state.preparations.items():
+        if preparation.request_id == request_id:
+            return state.preparations.pop(session_id)
+    return None
+
+
+def _continue(state: State, preparation: Preparation, now_s: float) -> None:
+    if preparation.successor is not None:
+        preparation_requested(state, preparation.successor, now_s)

@@ -1,0 +1,79 @@
+"""The queue of Runs: first come, first served, with batch below interactive.
+
+A batch run counts as arrived `batch_penalty_s` later than it did. So interactive runs of that time go first, and
+no stream of interactive runs can starve a batch run for ever.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from looseleaf.ids import Epoch, ExecutionId, HostId, SessionId
+from looseleaf.services.scheduler.core.facts import RecipeFacts
+
+PRIORITIES = ("interactive", "batch")
+
+
+@dataclass(slots=True)
+class Run:
+    """A run whose caller has no lease yet. `arrived_at` is the number of the event that brought it."""
+
+    execution_id: ExecutionId
+    session_id: SessionId
+    epoch: Epoch
+    recipe: RecipeFacts
+    priority: str
+    arrived_at: int
+    arrived_at_s: float
+    rank_s: float
+    waiters: list[str] = field(default_factory=list)
+    # Hosts that refused it, each until that many heartbeats of theirs.
+    avoided: dict[HostId, int] = field(default_factory=dict)
+    refusals: int = 0
+    # A gang that could not be placed keeps this host's GPUs from later runs.
+    reserved_host: HostId | None = None
+    # What each waiter was told last.
+    told: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    @property
+    def key(self) -> tuple[float, int]:
+        """Its place in the order; kept when the run comes back from a grant that failed."""
+        return (self.rank_s, self.arrived_at)
+
+
+def rank_s(arrived_at_s: float, priority: str, batch_penalty_s: float) -> float:
+    """The time that a run counts as arrived."""
+    return arrived_at_s + (batch_penalty_s if priority == "batch" else 0.0)
+
+
+class RunQueue:
+    """Runs that wait for GPUs, in order. Its bound is on waiting and granting runs together, kept by the caller."""
+
+    def __init__(self) -> None:
+        self._ordered: list[Run] = []
+        self._ids: set[ExecutionId] = set()
+
+    def __len__(self) -> int:
+        return len(self._ordered)
+
+    def __iter__(self) -> Iterator[Run]:
+        """Runs in order, safe against changes of the queue meanwhile."""
+        return iter(list(self._ordered))
+
+    def __contains__(self, execution_id: object) -> bool:
+        return execution_id in self._ids
+
+    def put(self, run: Run) -> None:
+        """Adds a run at the place of its key; it must not be in the queue."""
+        if run.execution_id in self._ids:
+            raise AssertionError(f"{run.execution_id} is queued already")
+        insort(self._ordered, run, key=lambda queued: queued.key)
+        self._ids.add(run.execution_id)
+
+    def remove(self, execution_id: ExecutionId) -> None:
+        """Takes a run out; nothing happens if it is not in the queue."""
+        if execution_id in self._ids:
+            self._ids.remove(execution_id)
+            self._ordered = [run for run in self._ordered if run.execution_id != execution_id]

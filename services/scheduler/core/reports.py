@@ -1,0 +1,100 @@
+"""A daemon's word about a run: the journal moves on, the GPU comes back."""
+
+from __future__ import annotations
+
+from looseleaf.errors import InvalidArgument, NotFound, PreconditionFailed
+from looseleaf.services.scheduler.core.actions import AnswerReport
+from looseleaf.services.scheduler.core.events import ExecutionReported
+from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState, WorkerReport, WorkerStage
+from looseleaf.services.scheduler.core.hosts import Worker
+from looseleaf.services.scheduler.core.leases import LeaseEntry
+from looseleaf.services.scheduler.core.revoking import end_lease, finish
+from looseleaf.services.scheduler.core.state import State
+
+_STAGES = {
+    ExecutionState.STARTED: WorkerStage.RUNNING,
+    ExecutionState.FINISHED: WorkerStage.SAVING,
+    ExecutionState.SAVED: WorkerStage.COMPLETED,
+    ExecutionState.FAILED: WorkerStage.COMPLETED,
+    ExecutionState.INDETERMINATE: WorkerStage.COMPLETED,
+}
+
+
+def execution_reported(state: State, event: ExecutionReported, now_s: float) -> None:
+    """Journals the report. Repeats and reports that come late change nothing; a superseded lease is only freed."""
+    record = state.journal.get(event.execution_id)
+    entry = state.leases.get(event.lease_id)
+    if event.state not in _STAGES:
+        state.refuse(event.request_id, InvalidArgument(
+            "STATE_NOT_REPORTABLE", f"A daemon reports STARTED or later, not {event.state.name}.",
+            state=event.state.name,
+        ))
+        return
+    mine = record is not None and event.lease_id == (record.lease.lease_id if record.lease is not None else "")
+    if record is None or not mine:
+        if entry is not None and event.release and entry.lease.execution_id == event.execution_id:
+            end_lease(state, entry, now_s, event.figures)
+        _refuse(state, event, record)
+        return
+    _advance(state, event, record)
+    if event.figures is not None:
+        state.write(state.journal.add_figures(event.execution_id, event.figures))
+    if entry is not None:
+        _touch_worker(state, event, entry)
+        if event.release:
+            end_lease(state, entry, now_s, event.figures)
+    state.act(AnswerReport(event.request_id))
+
+
+def _advance(state: State, event: ExecutionReported, record: ExecutionRecord) -> None:
+    if event.state.ended:
+        finish(state, record, event.state, event.reason)
+    else:
+        state.write(state.journal.advance(event.execution_id, event.state, event.reason))
+    state.dirty = True
+
+
+def _refuse(state: State, event: ExecutionReported, record: ExecutionRecord | None) -> None:
+    if record is None:
+        state.refuse(event.request_id, NotFound(
+            "EXECUTION_UNKNOWN", "The journal does not hold this execution (any more); its lease, if any, is free.",
+        ))
+        return
+    state.refuse(event.request_id, PreconditionFailed(
+        "LEASE_SUPERSEDED", "Another lease stands for this execution: the report changes nothing but frees this one.",
+        state=record.state.name,
+    ))
+
+
+def _touch_worker(state: State, event: ExecutionReported, entry: LeaseEntry) -> None:
+    """Keeps the view of the worker up to date between heartbeats, so that a warm worker can be used at once."""
+    host = state.hosts.get(entry.lease.host_id)
+    if host is None or not host.alive:
+        return
+    told = event.worker
+    worker_id = told.worker_id if told is not None else entry.lease.worker_id
+    worker = host.workers.get(worker_id)
+    if told is None and worker is None:
+        worker = next((w for w in host.workers.values() if w.execution_id == event.execution_id), None)
+    if worker is None and told is not None and told.stage is not WorkerStage.GONE:
+        worker = host.workers[worker_id] = Worker(worker_id, entry.lease.session_id, told.stage)
+    if worker is None:
+        return
+    if told is not None and told.stage is WorkerStage.GONE:
+        del host.workers[worker_id]
+        return
+    _set_worker(worker, event, entry, told)
+    state.greedy.touch(worker, state.sessions.touch(entry.lease.session_id).frequency)
+
+
+def _set_worker(worker: Worker, event: ExecutionReported, entry: LeaseEntry, told: WorkerReport | None) -> None:
+    if told is not None:
+        worker.version, worker.resident_bytes, worker.pid = told.version, told.resident_bytes, told.pid
+        worker.gpu_indices = told.gpu_indices
+    else:
+        worker.gpu_indices = entry.lease.gpu_indices
+    if event.figures is not None and event.figures.prepare_ms:
+        worker.prepare_ms = event.figures.prepare_ms
+    worker.execution_id = event.execution_id
+    worker.stage = _STAGES[event.state] if told is None or event.state.ended else told.stage
+    worker.has_run, worker.settled = True, False

@@ -1,0 +1,59 @@
+"""What is remembered of a session: its epoch, which fences older owners, and how often it runs GPU cells."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from looseleaf.ids import Epoch, SessionId
+
+
+@dataclass(slots=True)
+class Session:
+    """One session. `frequency` is its decayed count of GPU cells at `frequency_at_s`."""
+
+    epoch: Epoch
+    frequency: float = 0.0
+    frequency_at_s: float = 0.0
+
+    def count_run(self, now_s: float, half_life_s: float) -> float:
+        """One more GPU cell; returns the decayed count."""
+        self.frequency = self.frequency * 0.5 ** ((now_s - self.frequency_at_s) / half_life_s) + 1.0
+        self.frequency_at_s = now_s
+        return self.frequency
+
+
+class SessionTable:
+    """Sessions by last use; beyond `sessions_max` the longest unused one that is not needed is dropped."""
+
+    def __init__(self, sessions_max: int) -> None:
+        self._sessions_max = sessions_max
+        self._sessions: OrderedDict[SessionId, Session] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def epoch(self, session_id: SessionId) -> Epoch:
+        """The newest epoch that was seen, 0 if none."""
+        session = self._sessions.get(session_id)
+        return session.epoch if session else Epoch(0)
+
+    def touch(self, session_id: SessionId) -> Session:
+        """The session, made if needed, as the one used last."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            session = self._sessions[session_id] = Session(Epoch(0))
+        self._sessions.move_to_end(session_id)
+        return session
+
+    def prune(self, needed: Callable[[SessionId], bool]) -> None:
+        """Keeps the bound; sessions that are `needed` count as used."""
+        looked_at = 0
+        while len(self._sessions) > self._sessions_max and looked_at < self._sessions_max:
+            session_id = next(iter(self._sessions))
+            looked_at += 1
+            if needed(session_id):
+                self._sessions.move_to_end(session_id)
+            else:
+                del self._sessions[session_id]

@@ -1,0 +1,121 @@
+"""Everything that the policy knows, and the list of what it wants done.
+
+The modules that carry out one kind of event each take this state; none of them keeps anything of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from looseleaf.errors import LooseLeafError
+from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, WorkerId
+from looseleaf.services.scheduler.core.accounting import Accounts
+from looseleaf.services.scheduler.core.actions import (
+    Action,
+    ForgetExecution,
+    ForgetHost,
+    Journal,
+    JournalHost,
+    JournalTotals,
+    Refuse,
+)
+from looseleaf.services.scheduler.core.events import PreparationRequested
+from looseleaf.services.scheduler.core.eviction import GreedyDual
+from looseleaf.services.scheduler.core.facts import ExecutionRecord, RecipeFacts, Totals
+from looseleaf.services.scheduler.core.hosts import Host, HostTable
+from looseleaf.services.scheduler.core.journal import ExecutionJournal
+from looseleaf.services.scheduler.core.leases import LeaseTable
+from looseleaf.services.scheduler.core.limits import Limits
+from looseleaf.services.scheduler.core.queue import Run, RunQueue
+from looseleaf.services.scheduler.core.sessions import SessionTable
+
+
+@dataclass(slots=True)
+class Preparation:
+    """A prepare that a daemon works on; one per session. `successor`: the newest edit that came meanwhile."""
+
+    request_id: str
+    session_id: SessionId
+    epoch: Epoch
+    recipe: RecipeFacts
+    host_id: HostId
+    incarnation: str
+    worker_id: WorkerId
+    waiters: list[str] = field(default_factory=list)
+    successor: PreparationRequested | None = None
+
+
+class State:
+    """The scheduler's memory. `number` counts events: it orders what became known within one instant."""
+
+    def __init__(self, limits: Limits, new_lease_id: Callable[[], LeaseId]) -> None:
+        self.limits = limits
+        self.new_lease_id = new_lease_id
+        self.journal = ExecutionJournal(limits.journal_records_max)
+        self.hosts = HostTable(limits)
+        self.leases = LeaseTable()
+        self.queue = RunQueue()
+        # Every run whose caller has no lease yet: queued, being granted, or waiting for a restored lease.
+        self.runs: dict[ExecutionId, Run] = {}
+        self.sessions = SessionTable(limits.sessions_max)
+        self.preparations: dict[SessionId, Preparation] = {}
+        self.accounts = Accounts(Totals())
+        self.greedy = GreedyDual()
+        self.number = 0
+        self.restored_at_s: float | None = None
+        self.ready = False
+        # The queue must be looked at again.
+        self.dirty = False
+        # Host -> the heartbeat from which something there may be tried again.
+        self.retry_at: dict[HostId, int] = {}
+        self._writes: dict[tuple[str, str], Action] = {}
+        self._actions: list[Action] = []
+
+    def act(self, action: Action) -> None:
+        """Wants `action` done, after all records of this event are durable."""
+        self._actions.append(action)
+
+    def refuse(self, request_id: str, error: LooseLeafError) -> None:
+        """Answers a request with an error."""
+        fields = tuple(sorted(error.fields.items()))
+        self.act(Refuse(request_id, error.code, error.reason, error.message, fields))
+
+    def write(self, record: ExecutionRecord | None) -> None:
+        """Wants a record journaled; None: nothing changed."""
+        if record is None:
+            return
+        self._writes["execution", record.execution_id] = Journal(record)
+        for execution_id in self.journal.prune():
+            self._writes["execution", execution_id] = ForgetExecution(execution_id)
+
+    def write_host(self, host: Host) -> None:
+        """Wants a host's record journaled."""
+        self._writes["host", host.host_id] = JournalHost(host.record())
+
+    def forget_host(self, host_id: HostId) -> None:
+        """Wants a host's record dropped."""
+        self._writes["host", host_id] = ForgetHost(host_id)
+
+    def write_totals(self) -> None:
+        """Wants the sums journaled."""
+        self._writes["totals", ""] = JournalTotals(self.accounts.totals)
+
+    def retry(self, host: Host) -> int:
+        """Looks at the queue again with this host's second next heartbeat: the next may have been under way."""
+        until = host.heartbeats + self.limits.missed_heartbeats_max
+        self.retry_at[host.host_id] = until
+        return until
+
+    def take_actions(self) -> list[Action]:
+        """What has piled up, records first; empties the list."""
+        actions = [*self._writes.values(), *self._actions]
+        self._writes, self._actions = {}, []
+        return actions
+
+    def released(self, execution_id: ExecutionId) -> bool:
+        """True if the execution ended and its lease is gone."""
+        record = self.journal.get(execution_id)
+        if record is None or not record.state.ended or record.inferred:
+            return False
+        return record.lease is None or self.leases.get(record.lease.lease_id) is None

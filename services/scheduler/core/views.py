@@ -1,0 +1,56 @@
+"""The pool as people see it; a copy, so that it can be read while the state goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from looseleaf.ids import HostId
+from looseleaf.services.scheduler.core.facts import Lease, WorkerReport
+from looseleaf.services.scheduler.core.hosts import Worker
+from looseleaf.services.scheduler.core.state import State
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """One host. `liveness` is "alive", "suspect", "dead" or "draining"."""
+
+    host_id: HostId
+    address: str
+    gpu_count: int
+    device_kind: str
+    heartbeat_age_s: float
+    liveness: str
+    workers: tuple[WorkerReport, ...]
+    leases: tuple[Lease, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """The pool. `held_gpu_s` counts GPU-seconds of leases since the first start, running ones included."""
+
+    hosts: tuple[HostView, ...]
+    queued_runs: int
+    held_gpu_s: float
+    ready: bool
+
+
+def pool_view(state: State, now_s: float) -> PoolView:
+    """A snapshot at `now_s`, hosts ordered by id."""
+    hosts = tuple(
+        HostView(
+            host.host_id, host.address, host.gpu_count, host.device_kind, max(0.0, now_s - host.last_seen_s),
+            host.liveness(now_s, state.limits).value,
+            tuple(_worker_view(worker) for worker in sorted(host.workers.values(), key=lambda w: w.worker_id)),
+            tuple(entry.lease for entry in state.leases.on_host(host.host_id)),
+        )
+        for host in state.hosts
+    )
+    return PoolView(hosts, len(state.queue), state.accounts.held_gpu_s(state.leases, now_s), state.ready)
+
+
+def _worker_view(worker: Worker) -> WorkerReport:
+    prepared = worker.prepared.source_hash if worker.prepared is not None else ""
+    return WorkerReport(
+        worker.worker_id, worker.session_id, worker.stage, worker.version, prepared, worker.gpu_indices,
+        worker.execution_id, worker.resident_bytes, worker.pid,
+    )
