@@ -1,0 +1,206 @@
+"""Garbage collection: drops versions beyond retention, gives back their references, frees what nothing names.
+
+Every step is one bounded write that leaves the index whole, so a crash or a stop between two of them costs nothing: the
+next run goes on. The collector holds the index's lock for one step at a time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from typing import Final
+
+from looseleaf.errors import Corrupt
+from looseleaf.kv import Batch
+from looseleaf.services.checkpoint_store.core import keys
+from looseleaf.services.checkpoint_store.core.references import released_by_drops
+from looseleaf.services.checkpoint_store.core.retention import versions_to_drop
+from looseleaf.services.checkpoint_store.core.rows import (
+    RegionRow,
+    SessionRow,
+    TombstoneRow,
+    UnitRow,
+    decode_number,
+    encode_number,
+)
+from looseleaf.services.checkpoint_store.index import StoreIndex, split_release
+from looseleaf.services.checkpoint_store.region_files import RegionFiles
+from looseleaf.services.checkpoint_store.usage import Usage, blocks_of
+
+SWEEP_PAGE_OBJECTS: Final = 1_024
+# For so long a repeated DeleteSession is recognised, and a new session of the name begins above the old epoch.
+TOMBSTONE_LIFE_MS: Final = 24 * 3600 * 1000
+NOTHING: Final[frozenset[bytes]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """What one run freed."""
+
+    versions_dropped: int = 0
+    units_deleted: int = 0
+    regions_deleted: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Swept:
+    units: int
+    slots: tuple[int, ...]
+    regions: int
+    freed_bytes: int
+
+
+class Collector:
+    """One run at a time. `keep_last`: versions kept per session; `grace_ms`: life of what was put and never named."""
+
+    def __init__(self, index: StoreIndex, files: RegionFiles, usage: Usage, *, keep_last: int, grace_ms: int) -> None:
+        self._index = index
+        self._files = files
+        self._usage = usage
+        self._keep_last = keep_last
+        self._grace_ms = grace_ms
+        self._running = threading.Lock()
+        self._stopped = threading.Event()
+
+    def stop(self) -> None:
+        """A run in progress ends after its present step."""
+        self._stopped.set()
+
+    def collect(self) -> Collected:
+        """Runs to the end; a second caller waits for the first and then runs too. Raises what the database raises."""
+        with self._running:
+            dropped = self._apply_retention()
+            while not self._stopped.is_set() and self._give_back_references():
+                pass
+            units, regions = self._sweep()
+            self._forget_tombstones()
+            return Collected(dropped, units, regions)
+
+    def _apply_retention(self) -> int:
+        dropped = 0
+        for session_id, _ in list(self._index.sessions()):
+            while not self._stopped.is_set() and self._drop_one_version(session_id):
+                dropped += 1
+        return dropped
+
+    def _drop_one_version(self, session_id: str) -> bool:
+        """Drops the oldest version beyond retention; False if there is none."""
+        with self._index.lock:
+            found = self._index.kv.get(keys.session_key(session_id))
+            if found is None:
+                return False
+            session = SessionRow.decode(found)
+            chain = self._index.chain(session_id)
+            batch = Batch()
+            for version, _ in self._index.dropped_executions(session_id):
+                if version <= session.durable_version:
+                    batch.delete(keys.version_key(keys.EXECUTION, session_id, version))
+            victims = versions_to_drop([entry.kept for entry in chain], self._keep_last)
+            if victims:
+                victim = victims[0]
+                at = next(index for index, entry in enumerate(chain) if entry.version == victim)
+                around = chain[max(0, at - 1) : at + 2]
+                named: list[tuple[int, AbstractSet[bytes]]] = [
+                    (entry.version, self._index.refs(session_id, entry.version, entry.row).objects())
+                    for entry in around
+                ]
+                self._index.put_release(batch, released_by_drops(named, {victim}))
+                self._index.delete_version(batch, session_id, victim)
+                if victim > session.durable_version:
+                    execution_id = chain[at].row.execution_id.encode()
+                    batch.put(keys.version_key(keys.EXECUTION, session_id, victim), execution_id)
+            self._index.kv.write(batch)
+            return bool(victims)
+
+    def _give_back_references(self) -> bool:
+        """Gives back one row of references; False if there is none."""
+        with self._index.lock:
+            found = self._index.kv.scan(keys.RELEASE, limit=1)
+            if not found:
+                return False
+            key, row = found[0]
+            batch = Batch()
+            batch.delete(key)
+            released = split_release(row)
+            objects = sorted(released)
+            for object_key, data in zip(objects, self._index.kv.multi_get(objects), strict=True):
+                self._give_back(batch, object_key, data, released[object_key])
+            self._index.kv.write(batch)
+            return True
+
+    def _give_back(self, batch: Batch, object_key: bytes, data: bytes | None, count: int) -> None:
+        row: UnitRow | RegionRow | None = None
+        if data is not None:
+            row = RegionRow.decode(data) if keys.is_region(object_key) else UnitRow.decode(data)
+        if row is None or row.refs < count:
+            text = "the reference counts of the store's index are wrong; nothing more is freed: check its disk"
+            raise Corrupt("INDEX_CORRUPT", text, object=object_key.hex())
+        left = replace(row, refs=row.refs - count)
+        batch.put(object_key, left.encode())
+        if left.refs == 0:
+            batch.put(keys.orphan_key(object_key), encode_number(0))
+
+    def _sweep(self) -> tuple[int, int]:
+        units = regions = 0
+        for due in self._due_pages():
+            swept = self._free(due)
+            # A slot is reused only once its row is gone for good: else a loss of power could bring the row back.
+            self._index.kv.flush()
+            self._files.free(swept.slots)
+            self._usage.give_back(swept.freed_bytes)
+            units += swept.units
+            regions += swept.regions
+        return units, regions
+
+    def _due_pages(self) -> Iterator[list[bytes]]:
+        start = keys.ORPHAN
+        while not self._stopped.is_set():
+            page = self._index.kv.scan(keys.ORPHAN, start, SWEEP_PAGE_OBJECTS)
+            due = [key for key, stamp in page if self._is_due(stamp)]
+            if due:
+                yield due
+            if len(page) < SWEEP_PAGE_OBJECTS:
+                return
+            start = page[-1][0] + b"\0"
+
+    def _is_due(self, stamp: bytes | None) -> bool:
+        return stamp is not None and decode_number(stamp) + self._grace_ms <= self._index.clock.unix_ms()
+
+    def _free(self, orphan_keys: Sequence[bytes]) -> _Swept:
+        """Deletes what is still named by nothing and still due: a put or a commit may have come in between."""
+        batch = Batch()
+        slots: list[int] = []
+        units = regions = freed_bytes = 0
+        with self._index.lock:
+            stamps = self._index.kv.multi_get(orphan_keys)
+            objects = [key[1:] for key, stamp in zip(orphan_keys, stamps, strict=True) if self._is_due(stamp)]
+            for object_key, data in zip(objects, self._index.kv.multi_get(objects), strict=True):
+                batch.delete(keys.orphan_key(object_key))
+                if data is None:
+                    continue
+                batch.delete(object_key)
+                if keys.is_region(object_key):
+                    row = RegionRow.decode(data)
+                    regions += 1
+                    if row.slot is not None:
+                        slots.append(row.slot)
+                        freed_bytes += blocks_of(row.length_bytes)
+                    for host_id in row.hosts:
+                        batch.delete(keys.host_region_key(host_id, object_key[1:]))
+                else:
+                    units += 1
+                    freed_bytes += UnitRow.decode(data).size_bytes
+                    batch.delete(keys.unit_bytes_key(object_key[1:]))
+            self._index.kv.write(batch)
+        return _Swept(units, tuple(slots), regions, freed_bytes)
+
+    def _forget_tombstones(self) -> None:
+        batch = Batch()
+        with self._index.lock:
+            oldest = self._index.clock.unix_ms() - TOMBSTONE_LIFE_MS
+            for key, data in self._index.kv.scan(keys.TOMBSTONE, limit=SWEEP_PAGE_OBJECTS):
+                if TombstoneRow.decode(data).deleted_unix_ms < oldest:
+                    batch.delete(key)
+            self._index.kv.write(batch)

@@ -1,0 +1,174 @@
+"""The rows of the index and their bytes. Reading one checks its shape; a wrong one is Corrupt `INDEX_CORRUPT`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgpack
+
+from looseleaf.errors import Corrupt
+
+FORMAT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class LastFallback:
+    """A session's newest fall to an older version after the loss of a host; kept so that a repeated call can tell."""
+
+    request_id: str
+    lost_version: int
+    version: int
+    lost_execution_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """A session's head. `version` and `durable_version` are 0 before the first; times are for people."""
+
+    epoch: int
+    version: int
+    durable_version: int
+    created_unix_ms: int
+    updated_unix_ms: int
+    title: str
+    fallback: LastFallback | None = None
+
+    def encode(self) -> bytes:
+        last = self.fallback
+        fallback = last and [last.request_id, last.lost_version, last.version, list(last.lost_execution_ids)]
+        return _pack([
+            self.epoch, self.version, self.durable_version, self.created_unix_ms, self.updated_unix_ms, self.title,
+            fallback,
+        ])
+
+    @classmethod
+    def decode(cls, data: bytes) -> SessionRow:
+        shape = (int, int, int, int, int, str, (list, type(None)))
+        epoch, version, durable_version, created, updated, title, fallback = _unpack(data, shape, "session")
+        last = None
+        if fallback is not None:
+            request_id, lost_version, version, execution_ids = _shaped(fallback, (str, int, int, list), "session")
+            last = LastFallback(request_id, lost_version, version, tuple(map(str, execution_ids)))
+        return cls(epoch, version, durable_version, created, updated, title, last)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRow:
+    """One committed version, without its contents. `host_id`: whose arena held what was not durable at the commit."""
+
+    parent: int
+    epoch: int
+    execution_id: str
+    created_unix_ms: int
+    durable: bool
+    logical_bytes: int
+    roots: int
+    host_id: str
+    manifest_hash: bytes
+
+    def encode(self) -> bytes:
+        return _pack([
+            self.parent, self.epoch, self.execution_id, self.created_unix_ms, self.durable, self.logical_bytes,
+            self.roots, self.host_id, self.manifest_hash,
+        ])
+
+    @classmethod
+    def decode(cls, data: bytes) -> VersionRow:
+        return cls(*_unpack(data, (int, int, str, int, bool, int, int, str, bytes), "version"))
+
+
+@dataclass(frozen=True, slots=True)
+class TombstoneRow:
+    """A deleted session: which request deleted it, when, and the epoch above which a new one of that name begins."""
+
+    request_id: str
+    deleted_unix_ms: int
+    epoch: int
+
+    def encode(self) -> bytes:
+        return _pack([self.request_id, self.deleted_unix_ms, self.epoch])
+
+    @classmethod
+    def decode(cls, data: bytes) -> TombstoneRow:
+        return cls(*_unpack(data, (str, int, int), "tombstone"))
+
+
+@dataclass(frozen=True, slots=True)
+class UnitRow:
+    """A stored unit: how many runs of kept versions name it (see `references.py`) and its size."""
+
+    refs: int
+    size_bytes: int
+
+    def encode(self) -> bytes:
+        return _pack([self.refs, self.size_bytes])
+
+    @classmethod
+    def decode(cls, data: bytes) -> UnitRow:
+        return cls(*_unpack(data, (int, int), "unit"))
+
+
+@dataclass(frozen=True, slots=True)
+class RegionRow:
+    """A known region: references as in UnitRow, length, slot on the store's disk (None: not there), hosts with it."""
+
+    refs: int
+    length_bytes: int
+    slot: int | None
+    hosts: tuple[str, ...]
+
+    def encode(self) -> bytes:
+        return _pack([self.refs, self.length_bytes, self.slot, list(self.hosts)])
+
+    @classmethod
+    def decode(cls, data: bytes) -> RegionRow:
+        refs, length_bytes, slot, hosts = _unpack(data, (int, int, (int, type(None)), list), "region")
+        return cls(refs, length_bytes, slot, tuple(map(str, hosts)))
+
+    @property
+    def located(self) -> bool:
+        """Whether its bytes can be had anywhere."""
+        return self.slot is not None or bool(self.hosts)
+
+
+def decode_optional_region(data: bytes | None) -> RegionRow | None:
+    """The row, None for none."""
+    return None if data is None else RegionRow.decode(data)
+
+
+def decode_optional_unit(data: bytes | None) -> UnitRow | None:
+    """The row, None for none."""
+    return None if data is None else UnitRow.decode(data)
+
+
+def encode_number(number: int) -> bytes:
+    """A number >= 0 as a row of its own."""
+    return number.to_bytes(8, "big")
+
+
+def decode_number(data: bytes) -> int:
+    """See `encode_number`."""
+    if len(data) != 8:
+        raise Corrupt("INDEX_CORRUPT", "a number in the store's index is malformed")
+    return int.from_bytes(data, "big")
+
+
+def _pack(fields: list[Any]) -> bytes:
+    packed: bytes = msgpack.packb(fields, use_bin_type=True)
+    return packed
+
+
+def _unpack(data: bytes, types: Sequence[type | tuple[type, ...]], kind: str) -> list[Any]:
+    try:
+        fields = msgpack.unpackb(data, raw=False)
+    except Exception as error:
+        raise Corrupt("INDEX_CORRUPT", f"a {kind} row of the store's index cannot be read", kind=kind) from error
+    return _shaped(fields, types, kind)
+
+
+def _shaped(fields: Any, types: Sequence[type | tuple[type, ...]], kind: str) -> list[Any]:
+    if not isinstance(fields, list) or len(fields) != len(types) or not all(map(isinstance, fields, types)):
+        raise Corrupt("INDEX_CORRUPT", f"a {kind} row of the store's index has a wrong shape", kind=kind)
+    return fields

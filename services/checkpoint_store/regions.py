@@ -1,0 +1,230 @@
+"""Regions on the store's own disk: uploads that are durable when they end, verified reads, and where regions are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from looseleaf.dirty_tracker import hash128
+from looseleaf.errors import Conflict, Corrupt, InvalidArgument, LooseLeafError, NotFound
+from looseleaf.kv import Batch
+from looseleaf.services.checkpoint_store.core import keys
+from looseleaf.services.checkpoint_store.core.rows import RegionRow, encode_number
+from looseleaf.services.checkpoint_store.index import StoreIndex
+from looseleaf.services.checkpoint_store.region_files import RegionFiles
+from looseleaf.services.checkpoint_store.units import check_hash
+from looseleaf.services.checkpoint_store.usage import Usage, blocks_of
+from looseleaf.units import REGION_BYTES
+
+# Slots that an upload fills before it syncs them and writes their rows.
+UPLOAD_BATCH_REGIONS: Final = 128
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A region's name: XXH3-128 of its bytes, and their number."""
+
+    region_id: bytes
+    length_bytes: int
+
+    def check(self) -> None:
+        """Raises InvalidArgument `HASH_MALFORMED` or `REGION_LENGTH`."""
+        check_hash(self.region_id, "region")
+        if not 1 <= self.length_bytes <= REGION_BYTES:
+            text = f"region {self.region_id.hex()} has {self.length_bytes} bytes; 1 to {REGION_BYTES} are allowed"
+            raise InvalidArgument("REGION_LENGTH", text, region=self.region_id.hex(), length_bytes=self.length_bytes)
+
+
+class Regions:
+    """The disk tier and the index of where regions are."""
+
+    def __init__(self, index: StoreIndex, files: RegionFiles, usage: Usage) -> None:
+        self._index = index
+        self._files = files
+        self._usage = usage
+
+    def begin_upload(self) -> RegionUpload:
+        """A new upload; end it with `finish` or `abort`."""
+        return RegionUpload(self._index, self._files, self._usage)
+
+    def get(self, regions: Sequence[Region]) -> list[bytes]:
+        """The regions' bytes, verified, in order.
+
+        Raises InvalidArgument as `Region.check`, NotFound `REGIONS_UNKNOWN` for those not on this disk, Corrupt
+        `CHECKSUM_MISMATCH` naming the region.
+        """
+        for region in regions:
+            region.check()
+        with self._index.lock:
+            rows = self._index.region_rows([region.region_id for region in regions])
+            slots = [_slot_of(rows[region.region_id], region) for region in regions]
+            missing = [region for region, slot in zip(regions, slots, strict=True) if slot is None]
+            if missing:
+                raise _unknown(missing)
+            found = [slot for slot in slots if slot is not None]
+            # Pinned while the rows cannot change: the collector may free the slots from now on, not reuse them.
+            pins = self._files.pinned(found)
+            pins.__enter__()
+        try:
+            return [self._read(region, slot) for region, slot in zip(regions, found, strict=True)]
+        finally:
+            pins.__exit__(None, None, None)
+
+    def locate(self, regions: Sequence[Region]) -> list[RegionRow | None]:
+        """Where each region is, None for one that the store does not know with that length."""
+        for region in regions:
+            region.check()
+        rows = self._index.region_rows([region.region_id for region in regions])
+        return [_same_length(rows[region.region_id], region) for region in regions]
+
+    def _read(self, region: Region, slot: int) -> bytes:
+        data = self._files.read(slot, region.length_bytes)
+        if len(data) != region.length_bytes or hash128(data) != region.region_id:
+            path, offset = self._files.path_of(slot)
+            text = (
+                f"region {region.region_id.hex()} is damaged on the store's disk ({path.name} at {offset}); values "
+                "that need it cannot be restored from here: restore an older version or a copy of the store"
+            )
+            raise Corrupt("CHECKSUM_MISMATCH", text, region=region.region_id.hex(), file=path.name, offset=offset)
+        return data
+
+
+class RegionUpload:
+    """One client's regions on their way to the disk. Its methods may run on different threads, one after the other."""
+
+    def __init__(self, index: StoreIndex, files: RegionFiles, usage: Usage) -> None:
+        self._index = index
+        self._files = files
+        self._usage = usage
+        self._lock = threading.Lock()
+        # Written, but not yet named by the index.
+        self._slots: dict[Region, int] = {}
+        # Not written, because they were on the disk already.
+        self._found: set[Region] = set()
+        self._ended = False
+        self.stored = 0
+
+    def add(self, chunks: Sequence[tuple[Region, bytes]]) -> None:
+        """Verifies and writes regions; they are durable once `finish` returns.
+
+        Raises InvalidArgument as `Region.check`, Corrupt `CHECKSUM_MISMATCH`, CapacityExceeded `STORE_FULL` (before any
+        of these regions is written) or `DISK_FULL`, Unavailable `STORE_IO`. After an error, `abort`.
+        """
+        fresh = {region: data for region, data in chunks if _verified(region, data)}
+        with self._lock:
+            if self._ended:
+                return
+            known = self._index.region_rows([region.region_id for region in fresh])
+            for region in list(fresh):
+                row = known[region.region_id]
+                if row is not None and row.slot is not None:
+                    self._found.add(region)
+                if region in self._slots or region in self._found:
+                    del fresh[region]
+            self._write(fresh)
+            if len(self._slots) >= UPLOAD_BATCH_REGIONS:
+                self._publish()
+
+    def finish(self) -> int:
+        """Makes all regions durable; returns how many were not on the disk before.
+
+        Raises as `add`, and Conflict `REGIONS_COLLECTED` if the collector freed one that was there: send all again.
+        """
+        with self._lock:
+            self._publish()
+            # Regions that were there before may still wait for their rows to be synced by another upload.
+            self._index.kv.flush()
+            self._ended = True
+            return self.stored
+
+    def abort(self) -> None:
+        """Gives back what was written and is not durable yet. Idempotent, and nothing after `finish`."""
+        with self._lock:
+            self._ended = True
+            self._release(self._slots)
+            self._slots = {}
+
+    def _write(self, fresh: Mapping[Region, bytes]) -> None:
+        needed_bytes = sum(blocks_of(region.length_bytes) for region in fresh)
+        self._usage.reserve(needed_bytes)
+        taken: dict[Region, int] = {}
+        try:
+            for region, data in fresh.items():
+                taken[region] = self._files.allocate()
+                self._files.write(taken[region], data)
+        except BaseException:
+            self._files.free(taken.values())
+            self._usage.give_back(needed_bytes)
+            raise
+        self._slots.update(taken)
+
+    def _publish(self) -> None:
+        """One sync of the files, then the rows: a row never names bytes that a loss of power could take."""
+        if not self._slots and not self._found:
+            return
+        self._files.sync(self._slots.values())
+        published: dict[Region, int] = {}
+        batch = Batch()
+        stamp = encode_number(self._index.clock.unix_ms())
+        with self._index.lock:
+            rows = self._index.region_rows([region.region_id for region in (*self._slots, *self._found)])
+            for region in self._found:
+                self._renew(batch, region, rows[region.region_id], stamp)
+            self._found = set()
+            for region, slot in self._slots.items():
+                row = rows[region.region_id]
+                if row is not None and (row.slot is not None or row.length_bytes != region.length_bytes):
+                    continue
+                published[region] = slot
+                known = row or RegionRow(0, region.length_bytes, None, ())
+                batch.put(keys.region_key(region.region_id), replace(known, slot=slot).encode())
+                if known.refs == 0:
+                    batch.put(keys.orphan_key(keys.region_key(region.region_id)), stamp)
+            doubles = {region: slot for region, slot in self._slots.items() if region not in published}
+            # From here on the slots belong to the index, even if the write fails: it may have happened all the same,
+            # and the next start, not we, can tell.
+            self._slots = {}
+            self._index.kv.write(batch)
+        self._release(doubles)
+        self.stored += len(published)
+
+    def _renew(self, batch: Batch, region: Region, row: RegionRow | None, stamp: bytes) -> None:
+        """Gives a region that no version names yet its full grace again."""
+        if row is None or row.slot is None:
+            text = f"region {region.region_id.hex()} was freed during this upload; send the regions again"
+            raise Conflict("REGIONS_COLLECTED", text, region=region.region_id.hex())
+        if row.refs == 0:
+            batch.put(keys.orphan_key(keys.region_key(region.region_id)), stamp)
+
+    def _release(self, slots: Mapping[Region, int]) -> None:
+        try:
+            self._files.free(slots.values())
+        except LooseLeafError as error:
+            if error.reason != "STORE_CLOSED":
+                raise
+        self._usage.give_back(sum(blocks_of(region.length_bytes) for region in slots))
+
+
+def _verified(region: Region, data: bytes) -> bool:
+    region.check()
+    if len(data) != region.length_bytes or hash128(data) != region.region_id:
+        text = f"the bytes of region {region.region_id.hex()} were damaged on the way; it was not stored, send it again"
+        raise Corrupt("CHECKSUM_MISMATCH", text, region=region.region_id.hex())
+    return True
+
+
+def _same_length(row: RegionRow | None, region: Region) -> RegionRow | None:
+    return row if row is not None and row.length_bytes == region.length_bytes else None
+
+
+def _slot_of(row: RegionRow | None, region: Region) -> int | None:
+    known = _same_length(row, region)
+    return None if known is None else known.slot
+
+
+def _unknown(missing: Sequence[Region]) -> NotFound:
+    named = [region.region_id.hex() for region in missing[:16]]
+    text = f"{len(missing)} regions are not on the store's disk, such as {named[0]}; ask where they are, or save again"
+    return NotFound("REGIONS_UNKNOWN", text, missing=named, missing_count=len(missing))

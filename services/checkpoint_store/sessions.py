@@ -1,0 +1,142 @@
+"""Sessions and their versions: open, read, list, delete."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from looseleaf.errors import CapacityExceeded, Corrupt, InvalidArgument, NotFound
+from looseleaf.ids import check_id
+from looseleaf.kv import Batch
+from looseleaf.services.checkpoint_store.core import keys
+from looseleaf.services.checkpoint_store.core.references import count_runs
+from looseleaf.services.checkpoint_store.core.rows import SessionRow, TombstoneRow
+from looseleaf.services.checkpoint_store.index import Chained, StoreIndex
+
+TITLE_CHARS_MAX: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class FoundManifest:
+    """A session's head and one version's manifest; version 0 and no bytes if there is none yet."""
+
+    session: SessionRow
+    version: int
+    manifest: bytes
+
+
+class Sessions:
+    """At most `sessions_max` sessions."""
+
+    def __init__(self, index: StoreIndex, sessions_max: int) -> None:
+        self._index = index
+        self._sessions_max = sessions_max
+        self._count = sum(1 for _ in index.sessions())
+
+    @property
+    def count(self) -> int:
+        """Sessions that exist."""
+        return self._count
+
+    def open(self, session_id: str, *, create: bool, raise_epoch: bool, title: str) -> SessionRow:
+        """The session as it stands afterwards; durable when this returns.
+
+        A new session begins with epoch 1, or above the epoch of a deleted one of that name.
+        Raises InvalidArgument `ID_MALFORMED` or `TITLE_TOO_LONG`, NotFound `SESSION_UNKNOWN`, CapacityExceeded
+        `SESSIONS_FULL`.
+        """
+        check_id("session", session_id)
+        if len(title) > TITLE_CHARS_MAX:
+            raise InvalidArgument("TITLE_TOO_LONG", f"a title has at most {TITLE_CHARS_MAX} characters")
+        batch = Batch()
+        with self._index.lock:
+            is_new = create and self._index.kv.get(keys.session_key(session_id)) is None
+            if is_new:
+                row = self._new(batch, session_id, title)
+            else:
+                known = self._index.session(session_id)
+                row = replace(known, epoch=known.epoch + raise_epoch, title=title or known.title)
+                if row == known:
+                    return row
+            batch.put(keys.session_key(session_id), row.encode())
+            self._index.kv.write(batch)
+            self._count += is_new
+        self._index.kv.flush()
+        return row
+
+    def manifest(self, session_id: str, version: int, known_version: int) -> FoundManifest:
+        """One version (0: the newest), without its bytes if the caller knows it.
+
+        Raises InvalidArgument `ID_MALFORMED`, NotFound `SESSION_UNKNOWN` or `VERSION_UNKNOWN`.
+        """
+        check_id("session", session_id)
+        with self._index.lock:
+            session = self._index.session(session_id)
+            wanted = version or session.version
+            if wanted == 0:
+                return FoundManifest(session, 0, b"")
+            self._index.version(session_id, wanted)
+            if wanted == known_version:
+                return FoundManifest(session, wanted, b"")
+            data = self._index.kv.get(keys.version_key(keys.MANIFEST, session_id, wanted))
+        if data is None:
+            text = f"the manifest of version {wanted} is gone from the index; check out another version"
+            raise Corrupt("INDEX_CORRUPT", text, session_id=session_id, version=wanted)
+        return FoundManifest(session, wanted, data)
+
+    def newest(self, limit: int) -> list[tuple[str, SessionRow]]:
+        """At most `limit` sessions, the last changed first."""
+        rows = sorted(self._index.sessions(), key=lambda item: (-item[1].updated_unix_ms, item[0]))
+        return rows[:limit]
+
+    def versions(self, session_id: str, limit: int) -> list[Chained]:
+        """At most `limit` kept versions, newest first. Raises as `manifest`."""
+        check_id("session", session_id)
+        with self._index.lock:
+            self._index.session(session_id)
+            chain = self._index.chain(session_id)
+        return chain[::-1][:limit]
+
+    def delete(self, session_id: str, request_id: str) -> None:
+        """Removes the session with all versions; the collector frees what only they named.
+
+        A repeat with the same request id succeeds. Raises InvalidArgument `ID_MALFORMED`, NotFound `SESSION_UNKNOWN`.
+        """
+        check_id("session", session_id)
+        with self._index.lock:
+            tombstone = self._index.kv.get(keys.tombstone_key(session_id))
+            try:
+                session = self._index.session(session_id)
+            except NotFound:
+                if tombstone is not None and TombstoneRow.decode(tombstone).request_id == request_id:
+                    return
+                raise
+            self._index.kv.write(self._deletion(session_id, session, request_id))
+            self._count -= 1
+        self._index.kv.flush()
+
+    def _new(self, batch: Batch, session_id: str, title: str) -> SessionRow:
+        if self._count >= self._sessions_max:
+            text = f"the store holds {self._count} sessions, its limit; delete some (`looseleaf session`)"
+            raise CapacityExceeded("SESSIONS_FULL", text, sessions_max=self._sessions_max)
+        epoch = 1
+        tombstone = self._index.kv.get(keys.tombstone_key(session_id))
+        if tombstone is not None:
+            epoch += TombstoneRow.decode(tombstone).epoch
+            batch.delete(keys.tombstone_key(session_id))
+        now = self._index.clock.unix_ms()
+        return SessionRow(epoch, 0, 0, now, now, title)
+
+    def _deletion(self, session_id: str, session: SessionRow, request_id: str) -> Batch:
+        batch = Batch()
+        chain = self._index.chain(session_id)
+        named = [self._index.refs(session_id, entry.version, entry.row).objects() for entry in chain]
+        self._index.put_release(batch, count_runs(named))
+        for entry in chain:
+            self._index.delete_version(batch, session_id, entry.version)
+        for version, _ in self._index.dropped_executions(session_id):
+            batch.delete(keys.version_key(keys.EXECUTION, session_id, version))
+        batch.delete(keys.session_key(session_id))
+        tombstone = TombstoneRow(request_id, self._index.clock.unix_ms(), session.epoch)
+        batch.put(keys.tombstone_key(session_id), tombstone.encode())
+        return batch

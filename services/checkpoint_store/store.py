@@ -1,0 +1,86 @@
+"""The store as a whole: opens its folder, puts its parts together, closes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from looseleaf.clock import Clock, SystemClock
+from looseleaf.kv import KvBackend, open_kv, scan_all
+from looseleaf.services.checkpoint_store.collector import Collector
+from looseleaf.services.checkpoint_store.commits import Commits
+from looseleaf.services.checkpoint_store.core import keys
+from looseleaf.services.checkpoint_store.core.rows import RegionRow, UnitRow
+from looseleaf.services.checkpoint_store.hosts import Hosts
+from looseleaf.services.checkpoint_store.index import StoreIndex
+from looseleaf.services.checkpoint_store.region_files import RegionFiles
+from looseleaf.services.checkpoint_store.regions import Regions
+from looseleaf.services.checkpoint_store.sessions import Sessions
+from looseleaf.services.checkpoint_store.units import Units
+from looseleaf.services.checkpoint_store.usage import Usage, blocks_of
+from looseleaf.units import GIB, MIB
+
+
+@dataclass(frozen=True)
+class StoreLimits:
+    """What the store may hold and keep; `looseleaf.config.StoreConfig` says more."""
+
+    sessions_max: int = 10_000
+    versions_kept_max: int = 20
+    manifest_bytes_max: int = 8 * MIB
+    stored_bytes_max: int = 256 * GIB
+    disk_free_bytes_min: int = 0
+    orphan_grace_s: float = 600.0
+
+
+class Store:
+    """Every method of its parts blocks, may be called from any thread, and raises errors of ours only."""
+
+    def __init__(self, kv: KvBackend, folder: Path, limits: StoreLimits, clock: Clock) -> None:
+        self.index = StoreIndex(kv, clock)
+        slots, used_bytes = _what_is_stored(kv)
+        self.usage = Usage(folder, limits.stored_bytes_max, limits.disk_free_bytes_min, used_bytes)
+        self.files = RegionFiles(folder / "regions", slots)
+        self.sessions = Sessions(self.index, limits.sessions_max)
+        self.units = Units(self.index, self.usage)
+        self.regions = Regions(self.index, self.files, self.usage)
+        self.commits = Commits(self.index, limits.manifest_bytes_max)
+        self.hosts = Hosts(self.index)
+        self.collector = Collector(
+            self.index, self.files, self.usage,
+            keep_last=limits.versions_kept_max, grace_ms=int(limits.orphan_grace_s * 1000),
+        )  # fmt: skip
+        self._kv = kv
+
+    def close(self) -> None:
+        """Ends a running collection after its step, waits for region reads and writes, closes the database."""
+        self.collector.stop()
+        self.files.close()
+        self._kv.close()
+
+
+def open_store(
+    folder: Path, limits: StoreLimits | None = None, *, kind: str = "rocksdb-py", clock: Clock | None = None
+) -> Store:
+    """Opens or creates the store in `folder`; raises as `open_kv`, and PreconditionFailed `STORE_FORMAT`."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    kv = open_kv(folder / "index", kind)
+    try:
+        return Store(kv, folder, limits or StoreLimits(), clock or SystemClock())
+    except BaseException:
+        kv.close()
+        raise
+
+
+def _what_is_stored(kv: KvBackend) -> tuple[set[int], int]:
+    """The slots that the index names, and the bytes of all units and regions."""
+    slots: set[int] = set()
+    used_bytes = 0
+    for _, data in scan_all(kv, keys.REGION):
+        row = RegionRow.decode(data)
+        if row.slot is not None:
+            slots.add(row.slot)
+            used_bytes += blocks_of(row.length_bytes)
+    for _, data in scan_all(kv, keys.UNIT):
+        used_bytes += UnitRow.decode(data).size_bytes
+    return slots, used_bytes

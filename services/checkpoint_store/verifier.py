@@ -1,0 +1,101 @@
+"""Mark and sweep over the whole index: does every count and every mark say what the kept versions say?"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from looseleaf.checkpoint.manifest import decode_manifest
+from looseleaf.dirty_tracker import hash128
+from looseleaf.errors import LooseLeafError
+from looseleaf.kv import scan_all
+from looseleaf.services.checkpoint_store.core import keys
+from looseleaf.services.checkpoint_store.core.references import VersionRefs, count_runs
+from looseleaf.services.checkpoint_store.core.rows import RegionRow, UnitRow
+from looseleaf.services.checkpoint_store.index import StoreIndex, split_release
+
+
+def verify_index(index: StoreIndex) -> list[str]:
+    """Every way in which the index contradicts itself, one sentence each; empty for a sound one.
+
+    Holds the index's lock throughout: for tests and for a store that is not in use.
+    """
+    with index.lock:
+        return list(_problems(index))
+
+
+def _problems(index: StoreIndex) -> Iterator[str]:
+    expected: Counter[bytes] = Counter()
+    needed_regions: dict[bytes, tuple[str, bool]] = {}
+    for session_id, session in index.sessions():
+        chain = index.chain(session_id)
+        versions = [entry.version for entry in chain]
+        if session.version != (versions[-1] if versions else 0):
+            yield f"session {session_id} has head {session.version} and versions {versions}"
+        if session.durable_version not in (0, *versions):
+            yield f"session {session_id} has durable version {session.durable_version} and versions {versions}"
+        named = []
+        for entry in chain:
+            where = f"version {entry.version} of {session_id}"
+            refs = index.refs(session_id, entry.version, entry.row)
+            named.append(refs.objects())
+            needed_regions.update({key: (where, entry.row.durable) for key in refs.regions if not entry.row.durable})
+            needed_regions.update({key: (where, True) for key in refs.regions if entry.row.durable})
+            yield from _manifest_problems(index, session_id, entry.version, entry.row.manifest_hash, refs, where)
+        expected.update(count_runs(named))
+    for _, row in scan_all(index.kv, keys.RELEASE):
+        expected.update(split_release(row))
+    orphans = {key[1:] for key, _ in scan_all(index.kv, keys.ORPHAN)}
+    yield from _count_problems(index, expected, orphans)
+    yield from _region_problems(index, needed_regions)
+
+
+def _manifest_problems(
+    index: StoreIndex, session_id: str, version: int, manifest_hash: bytes, refs: VersionRefs, where: str
+) -> Iterator[str]:
+    data = index.kv.get(keys.version_key(keys.MANIFEST, session_id, version))
+    if data is None or hash128(data) != manifest_hash:
+        yield f"{where} has no manifest, or not the one that was committed"
+        return
+    try:
+        manifest = decode_manifest(data)
+    except LooseLeafError as error:
+        yield f"{where} has a manifest that cannot be read: {error}"
+        return
+    if (manifest.session_id, manifest.version) != (session_id, version) or VersionRefs.of(manifest) != refs:
+        yield f"{where} has a manifest that says something else than the index"
+    for unit_hash in refs.units:
+        if index.kv.get(keys.unit_bytes_key(unit_hash)) is None:
+            yield f"{where} names unit {unit_hash.hex()}, which is gone"
+
+
+def _count_problems(index: StoreIndex, expected: Counter[bytes], orphans: set[bytes]) -> Iterator[str]:
+    found: dict[bytes, int] = {}
+    for key, row in scan_all(index.kv, keys.UNIT):
+        found[key] = UnitRow.decode(row).refs
+    for key, row in scan_all(index.kv, keys.REGION):
+        found[key] = RegionRow.decode(row).refs
+    for key in found.keys() | expected.keys():
+        if found.get(key) != expected[key] and (key in found or expected[key]):
+            yield f"object {key.hex()} has {found.get(key)} references and should have {expected[key]}"
+        if (key in orphans) != (found.get(key) == 0):
+            yield f"object {key.hex()} has {found.get(key)} references and its orphan mark is {key in orphans}"
+
+
+def _region_problems(index: StoreIndex, needed: dict[bytes, tuple[str, bool]]) -> Iterator[str]:
+    slots: dict[int, bytes] = {}
+    held: set[bytes] = set()
+    for key, data in scan_all(index.kv, keys.REGION):
+        region_id, row = key[1:], RegionRow.decode(data)
+        held.update(keys.host_region_key(host_id, region_id) for host_id in row.hosts)
+        if row.slot is not None and slots.setdefault(row.slot, region_id) != region_id:
+            yield f"slot {row.slot} is named by two regions"
+        where, durable = needed.pop(region_id, ("", False))
+        if where and not row.located:
+            yield f"{where} needs region {region_id.hex()}, which is located nowhere"
+        if durable and row.slot is None:
+            yield f"{where} is durable, but region {region_id.hex()} is not on the disk"
+    for region_id, (where, _) in needed.items():
+        yield f"{where} needs region {region_id.hex()}, which the index does not know"
+    if {key for key, _ in scan_all(index.kv, keys.HOST_REGION)} != held:
+        yield "the lists of what hosts hold disagree with the regions"
