@@ -48,7 +48,8 @@ def lease_revoked(state: State, event: LeaseRevoked, now_s: float) -> None:
     if not event.in_use:
         end_lease(state, entry, now_s)
         if record is not None and entry.end_state is not None:
-            finish(state, record, entry.end_state, entry.end_reason)
+            # Inferred, since a report of a cell that ended under it may still be on its way.
+            finish(state, record, entry.end_state, entry.end_reason, inferred=True)
         return
     current = entry.lease.epoch >= state.sessions.epoch(entry.lease.session_id)
     entry.status = LeaseStatus.HELD if current and record is not None else LeaseStatus.FENCED

@@ -1,0 +1,436 @@
+"""Runs from request to lease to the end, and how each step may fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from looseleaf.ids import ExecutionId, LeaseId
+from looseleaf.services.scheduler.core import actions as act
+from looseleaf.services.scheduler.core import events as ev
+from looseleaf.services.scheduler.core.facts import ExecutionState, Figures, StartPath, WorkerStage
+
+
+def kinds(actions: list[Any]) -> list[str]:
+    return [type(action).__name__ for action in actions]
+
+
+def test_run_on_a_free_gpu_is_journaled_before_it_is_granted(rig: Any) -> None:
+    actions = rig.run("x1")
+
+    assert kinds(actions) == ["Journal", "JournalTotals", "GrantLease"]
+    record = rig.one(act.Journal).record
+    assert record.state is ExecutionState.DISPATCHED
+    lease = rig.one(act.GrantLease).lease
+    assert record.lease == lease
+    assert (lease.host_id, lease.gpu_indices, lease.worker_id, lease.path) == ("h0", (0,), "", StartPath.COLD)
+    assert rig.granted(lease) == [act.NotifyLease("r2", lease)]
+
+
+def test_run_before_any_host_waits_and_says_why(new_rig: Any) -> None:
+    rig = new_rig()
+    rig.run("x1")
+
+    assert rig.one(act.NotifyQueue) == act.NotifyQueue("r1", 1, "No GPU host is connected.")
+    rig.heartbeat(gpus=0)
+    assert rig.all(act.NotifyQueue) == []
+    rig.heartbeat("h1")
+    assert rig.one(act.GrantLease).lease.execution_id == "x1"
+
+
+def test_two_sessions_on_one_gpu_take_turns(rig: Any) -> None:
+    first = rig.lease("x1", "s1")
+    rig.run("x2", "s2")
+    assert rig.one(act.NotifyQueue) == act.NotifyQueue("r3", 1, "1 GPU busy with another notebook.")
+
+    rig.now_s += 1
+    actions = rig.finish(first)
+
+    assert kinds(actions) == ["Journal", "JournalTotals", "Journal", "AnswerReport", "GrantLease"]
+    second = rig.one(act.GrantLease).lease
+    assert second.execution_id == "x2"
+    assert rig.granted(second) == [act.NotifyLease("r3", second)]
+
+
+def test_queue_moves_up_and_tells_only_what_changed(rig: Any) -> None:
+    first = rig.lease("x1", "s1")
+    rig.run("x2", "s2")
+    rig.run("x3", "s3")
+    assert rig.all(act.NotifyQueue) == [act.NotifyQueue("r4", 2, "1 GPU busy with another notebook.")]
+
+    rig.finish(first)
+
+    assert rig.one(act.GrantLease).lease.execution_id == "x2"
+    assert rig.all(act.NotifyQueue) == [act.NotifyQueue("r4", 1, "1 GPU busy with another notebook.")]
+
+
+def test_second_cell_of_a_session_waits_though_a_gpu_is_free(new_rig: Any) -> None:
+    rig = new_rig()
+    rig.heartbeat(gpus=2)
+    first = rig.lease("x1", "s1")
+    rig.run("x2", "s1")
+    assert rig.one(act.NotifyQueue).reason == "This notebook's previous GPU cell has not ended."
+
+    rig.finish(first)
+    assert rig.one(act.GrantLease).lease.execution_id == "x2"
+
+
+def test_batch_run_waits_below_interactive_ones(rig: Any) -> None:
+    first = rig.lease("x1", "s1")
+    rig.run("x2", "s2", priority="batch")
+    rig.now_s += 2
+    rig.run("x3", "s3")
+    rig.finish(first)
+    assert rig.one(act.GrantLease).lease.execution_id == "x3"
+
+
+def test_batch_run_that_waited_long_goes_before_a_new_interactive_one(rig: Any) -> None:
+    first = rig.lease("x1", "s1")
+    rig.run("x2", "s2", priority="batch")
+    for _ in range(60):
+        rig.now_s += 2.5
+        rig.heartbeat(leases=(first,))
+    rig.run("x3", "s3")
+    rig.finish(first)
+    assert rig.one(act.GrantLease).lease.execution_id == "x2"
+
+
+def test_unknown_priority_is_refused(rig: Any) -> None:
+    rig.run("x1", priority="urgent")
+    assert rig.one(act.Refuse).reason == "PRIORITY_UNKNOWN"
+    assert rig.scheduler.execution(ExecutionId("x1")) is None
+
+
+def test_full_queue_refuses_and_journals_nothing(new_rig: Any) -> None:
+    rig = new_rig(run_queue_max=2)
+    rig.run("x1", "s1")
+    rig.run("x2", "s2")
+    assert kinds(rig.run("x3", "s3")) == ["Refuse"]
+    refusal = rig.one(act.Refuse)
+    assert (refusal.code, refusal.reason, refusal.fields) == ("RESOURCE_EXHAUSTED", "RUN_QUEUE_FULL", (("limit", 2),))
+
+
+def test_more_gpus_than_any_host_has_are_refused_with_both_numbers(new_rig: Any) -> None:
+    rig = new_rig()
+    rig.heartbeat("h0", gpus=2)
+    rig.heartbeat("h1", gpus=4)
+    assert kinds(rig.run("x1", gpus=8)) == ["Refuse"]
+    refusal = rig.one(act.Refuse)
+    assert refusal.reason == "NEVER_FITS"
+    assert dict(refusal.fields) == {"asked_gpus": 8, "largest_host_gpus": 4}
+    assert "8" in refusal.message
+    assert "4" in refusal.message
+
+
+def test_waiting_run_that_can_never_fit_is_refused_when_hosts_are_known(new_rig: Any) -> None:
+    rig = new_rig()
+    rig.run("x1", gpus=2)
+    rig.heartbeat(gpus=1)
+    assert rig.one(act.Refuse).reason == "NEVER_FITS"
+    assert rig.state_of("x1") is ExecutionState.FAILED
+
+
+def test_closure_larger_than_gpu_memory_is_refused_before_forking(new_rig: Any) -> None:
+    rig = new_rig()
+    rig.heartbeat(gpus=2, gpu_memory_bytes=1000)
+    rig.run("x1", gpus=1, device_bytes=1500)
+    assert dict(rig.one(act.Refuse).fields) == {"asked_bytes": 1500, "largest_bytes": 1000}
+    rig.run("x2", gpus=2, device_bytes=1500)
+    assert rig.one(act.GrantLease).lease.gpu_indices == (0, 1)
+
+
+def test_same_execution_asked_twice_while_queued_gets_one_lease_for_both(rig: Any) -> None:
+    blocker = rig.lease("x0", "s0")
+    rig.run("x1", "s1")
+    rig.run("x1", "s1")
+    assert rig.one(act.NotifyQueue).request_id == "r4"
+    rig.finish(blocker)
+    lease = rig.one(act.GrantLease).lease
+    assert rig.granted(lease) == [act.NotifyLease("r3", lease), act.NotifyLease("r4", lease)]
+
+
+def test_same_execution_asked_again_after_its_lease_gets_the_same_lease(rig: Any) -> None:
+    lease = rig.lease("x1")
+    assert kinds(rig.run("x1")) == ["NotifyLease"]
+    assert rig.one(act.NotifyLease).lease == lease
+    rig.report(lease, ExecutionState.STARTED)
+    rig.run("x1")
+    assert rig.one(act.NotifyLease).lease == lease
+
+
+def test_execution_that_ended_is_not_dispatched_again(rig: Any) -> None:
+    rig.finish(rig.lease("x1"))
+    assert kinds(rig.run("x1")) == ["Refuse"]
+    assert rig.one(act.Refuse).reason == "EXECUTION_ENDED"
+    assert dict(rig.one(act.Refuse).fields)["state"] == "SAVED"
+
+
+def test_execution_id_of_another_session_is_refused(rig: Any) -> None:
+    rig.lease("x1", "s1")
+    rig.run("x1", "s2")
+    assert rig.one(act.Refuse).reason == "EXECUTION_ID_REUSED"
+
+
+def test_old_epoch_is_refused(rig: Any) -> None:
+    rig.finish(rig.lease("x1", epoch=3))
+    rig.run("x2", epoch=2)
+    refusal = rig.one(act.Refuse)
+    assert refusal.reason == "STALE_EPOCH"
+    assert dict(refusal.fields) == {"epoch": 2, "current_epoch": 3}
+
+
+def test_newer_epoch_ends_what_the_old_owner_waits_for(rig: Any) -> None:
+    blocker = rig.lease("x0", "s0")
+    rig.run("x1", "s1", epoch=1)
+    rig.run("x2", "s1", epoch=2)
+    assert rig.one(act.Refuse).request_id == "r3"
+    assert rig.one(act.Refuse).reason == "EXECUTION_FAILED"
+    assert dict(rig.one(act.Refuse).fields)["why"] == "STALE_EPOCH"
+    rig.finish(blocker)
+    assert rig.one(act.GrantLease).lease.execution_id == "x2"
+
+
+def test_newer_epoch_takes_back_a_lease_that_was_not_used(new_rig: Any) -> None:
+    rig = new_rig()
+    rig.heartbeat(gpus=2)
+    old = rig.lease("x1", epoch=1)
+    rig.run("x2", epoch=2)
+    assert rig.one(act.RevokeLease).lease_id == old.lease_id
+    assert rig.one(act.GrantLease).lease.gpu_indices == (1,)
+    rig.send(ev.LeaseRevoked(old.lease_id, in_use=False))
+    assert rig.state_of("x1") is ExecutionState.FAILED
+
+
+def test_newer_epoch_fences_a_running_cell_but_its_gpu_stays_taken(rig: Any) -> None:
+    old = rig.lease("x1", epoch=1)
+    rig.report(old, ExecutionState.STARTED)
+    rig.run("x2", epoch=2)
+    assert rig.all(act.GrantLease) == []
+    rig.heartbeat(leases=(old,))
+    assert rig.one(act.AnswerHeartbeat).unknown == (old.lease_id,)
+    rig.report(old, ExecutionState.FAILED, release=True, reason="STALE_EPOCH")
+    assert rig.one(act.GrantLease).lease.execution_id == "x2"
+
+
+def test_cancel_of_a_waiting_run_removes_it(rig: Any) -> None:
+    blocker = rig.lease("x0", "s0")
+    rig.run("x1", "s1")
+    rig.run("x2", "s2")
+    rig.send(ev.RunCancelled("r3", ExecutionId("x1")))
+    assert rig.one(act.NotifyQueue) == act.NotifyQueue("r4", 1, "1 GPU busy with another notebook.")
+    assert rig.state_of("x1") is ExecutionState.FAILED
+    rig.finish(blocker)
+    assert rig.one(act.GrantLease).lease.execution_id == "x2"
+
+
+def test_cancelled_run_may_be_asked_for_again_since_it_never_started(rig: Any) -> None:
+    rig.lease("x0", "s0")
+    rig.run("x1", "s1")
+    rig.send(ev.RunCancelled("r3", ExecutionId("x1")))
+    rig.run("x1", "s1")
+    assert rig.one(act.NotifyQueue).position == 1
+    assert rig.state_of("x1") is ExecutionState.PENDING
+
+
+def test_cancel_of_one_of_two_callers_keeps_the_run(rig: Any) -> None:
+    rig.lease("x0", "s0")
+    rig.run("x1", "s1")
+    rig.run("x1", "s1")
+    rig.send(ev.RunCancelled("r3", ExecutionId("x1")))
+    assert rig.state_of("x1") is ExecutionState.PENDING
+
+
+def test_cancel_during_the_grant_takes_the_lease_back_after_the_grant_was_answered(rig: Any) -> None:
+    rig.run("x1")
+    lease = rig.one(act.GrantLease).lease
+    assert rig.all(act.RevokeLease) == []
+    rig.send(ev.RunCancelled("r2", ExecutionId("x1")))
+    assert rig.all(act.RevokeLease) == []
+    rig.granted(lease)
+    assert rig.all(act.NotifyLease) == []
+    assert rig.one(act.RevokeLease).lease_id == lease.lease_id
+    rig.run("x2", "s2")
+    assert rig.all(act.GrantLease) == []
+    rig.send(ev.LeaseRevoked(lease.lease_id, in_use=False))
+    assert rig.one(act.GrantLease).lease.execution_id == "x2"
+
+
+def test_cancel_after_the_lease_was_handed_out_takes_it_back_unless_used(rig: Any) -> None:
+    lease = rig.lease("x1")
+    rig.send(ev.RunCancelled("r2", ExecutionId("x1")))
+    assert rig.one(act.RevokeLease).lease_id == lease.lease_id
+    rig.send(ev.LeaseRevoked(lease.lease_id, in_use=True))
+    assert rig.state_of("x1") is ExecutionState.STARTED
+    rig.heartbeat(leases=(lease,))
+    assert rig.one(act.AnswerHeartbeat).renewed == (lease.lease_id,)
+
+
+def test_cancel_of_somebody_unknown_changes_nothing(rig: Any) -> None:
+    rig.lease("x1")
+    assert rig.send(ev.RunCancelled("r99", ExecutionId("x1"))) == []
+    assert rig.send(ev.RunCancelled("r99", ExecutionId("x9"))) == []
+
+
+def test_refused_grant_goes_to_the_next_host(new_rig: Any) -> None:
+    rig = new_rig()
+    rig.heartbeat("h0")
+    rig.heartbeat("h1")
+    rig.run("x1")
+    first = rig.one(act.GrantLease).lease
+    assert first.host_id == "h0"
+    rig.send(ev.GrantFailed(first.lease_id, True, "GPU_BUSY"))
+    second = rig.one(act.GrantLease).lease
+    assert second.host_id == "h1"
+    assert second.lease_id != first.lease_id
+
+
+def test_refused_grant_on_the_only_host_is_tried_again_with_a_later_heartbeat(rig: Any) -> None:
+    rig.run("x1")
+    rig.send(ev.GrantFailed(rig.one(act.GrantLease).lease.lease_id, True, "GPU_BUSY"))
+    assert rig.all(act.GrantLease) == []
+    assert rig.one(act.NotifyQueue).position == 1
+    rig.heartbeat()
+    assert rig.all(act.GrantLease) == []
+    rig.heartbeat()
+    assert rig.one(act.GrantLease).lease.execution_id == "x1"
+
+
+def test_unanswered_grant_goes_elsewhere_and_its_lease_is_never_handed_out(new_rig: Any) -> None:
+    rig = new_rig()
+    rig.heartbeat("h0")
+    rig.heartbeat("h1")
+    rig.run("x1")
+    lost = rig.one(act.GrantLease).lease
+    rig.send(ev.GrantFailed(lost.lease_id, False, "DAEMON_TIMEOUT"))
+    assert rig.one(act.RevokeLease).lease_id == lost.lease_id
+    second = rig.one(act.GrantLease).lease
+    assert second.host_id == "h1"
+    rig.granted(second)
+    assert rig.one(act.NotifyLease).lease == second
+    # The daemon had it after all: it learns that nothing may start under it.
+    rig.heartbeat("h0", leases=(lost,))
+    assert rig.one(act.AnswerHeartbeat).unknown == (lost.lease_id,)
+    rig.send(ev.LeaseRevoked(lost.lease_id, in_use=False))
+    assert rig.state_of("x1") is ExecutionState.DISPATCHED
+
+
+def test_daemons_that_refuse_for_ever_end_in_an_error(new_rig: Any) -> None:
+    rig = new_rig(grant_refusals_max=3)
+    rig.heartbeat()
+    rig.run("x1")
+    for _ in range(3):
+        rig.send(ev.GrantFailed(rig.one(act.GrantLease).lease.lease_id, True, "BROKEN", "the disk is full"))
+        if rig.all(act.Refuse):
+            break
+        rig.heartbeat()
+        rig.heartbeat()
+    assert rig.one(act.Refuse).reason == "GRANTS_REFUSED"
+    assert "the disk is full" in rig.one(act.Refuse).message
+    assert rig.state_of("x1") is ExecutionState.FAILED
+
+
+def test_daemon_that_knows_a_newer_epoch_refuses_the_caller(rig: Any) -> None:
+    rig.run("x1")
+    rig.send(ev.GrantFailed(rig.one(act.GrantLease).lease.lease_id, True, "STALE_EPOCH"))
+    assert rig.one(act.Refuse).reason == "STALE_EPOCH"
+
+
+def test_lease_that_nobody_starts_is_revoked(rig: Any) -> None:
+    lease = rig.lease("x1")
+    for _ in range(14):
+        rig.now_s += 2
+        rig.heartbeat(leases=(lease,))
+        assert rig.pass_time(0) == []
+    rig.now_s += 2
+    rig.heartbeat(leases=(lease,))
+    rig.pass_time(0)
+    assert rig.one(act.RevokeLease).lease_id == lease.lease_id
+    rig.send(ev.LeaseRevoked(lease.lease_id, in_use=False))
+    record = rig.scheduler.execution(ExecutionId("x1"))
+    assert (record.state, record.reason) == (ExecutionState.FAILED, "START_TIMEOUT")
+    rig.run("x1")
+    assert rig.one(act.Refuse).reason == "EXECUTION_FAILED"
+
+
+def test_unanswered_revocation_is_asked_again(rig: Any) -> None:
+    lease = rig.lease("x1")
+    rig.send(ev.RunCancelled("r2", ExecutionId("x1")))
+    rig.send(ev.RevokeUnanswered(lease.lease_id))
+    rig.pass_time(0.5)
+    assert rig.one(act.RevokeLease).lease_id == lease.lease_id
+    assert rig.pass_time(0.5) == []
+    rig.pass_time(0.5)
+    assert rig.one(act.RevokeLease).lease_id == lease.lease_id
+
+
+def test_report_moves_the_journal_forward_and_never_back(rig: Any) -> None:
+    lease = rig.lease("x1")
+    assert kinds(rig.report(lease, ExecutionState.FINISHED)) == ["Journal", "AnswerReport"]
+    assert kinds(rig.report(lease, ExecutionState.STARTED)) == ["AnswerReport"]
+    assert rig.state_of("x1") is ExecutionState.FINISHED
+    figures = Figures(run_s=1.5, gpu_held_s=2.0)
+    rig.report(lease, ExecutionState.SAVED, release=True, figures=figures)
+    rig.report(lease, ExecutionState.FAILED, release=True)
+    record = rig.scheduler.execution(ExecutionId("x1"))
+    assert (record.state, record.figures) == (ExecutionState.SAVED, figures)
+
+
+def test_report_of_an_unknown_execution_or_state_is_refused(rig: Any) -> None:
+    lease = rig.lease("x1")
+    rig.send(ev.ExecutionReported("r", ExecutionId("x9"), LeaseId("l9"), ExecutionState.STARTED))
+    assert rig.one(act.Refuse).reason == "EXECUTION_UNKNOWN"
+    rig.report(lease, ExecutionState.PENDING)
+    assert rig.one(act.Refuse).reason == "STATE_NOT_REPORTABLE"
+
+
+def test_report_under_a_superseded_lease_frees_it_and_nothing_else(new_rig: Any) -> None:
+    rig = new_rig()
+    rig.heartbeat("h0")
+    rig.heartbeat("h1")
+    rig.run("x1")
+    lost = rig.one(act.GrantLease).lease
+    rig.send(ev.GrantFailed(lost.lease_id, False, "DAEMON_TIMEOUT"))
+    second = rig.one(act.GrantLease).lease
+    rig.granted(second)
+    rig.report(lost, ExecutionState.FAILED, release=True)
+    assert rig.one(act.Refuse).reason == "LEASE_SUPERSEDED"
+    assert rig.state_of("x1") is ExecutionState.DISPATCHED
+    assert [len(host.leases) for host in rig.scheduler.pool(rig.now_s).hosts] == [0, 1]
+
+
+def test_caller_that_does_not_want_its_lease_gives_it_back_by_a_report(rig: Any) -> None:
+    lease = rig.lease("x1")
+    rig.run("x2", "s2")
+    rig.report(lease, ExecutionState.FAILED, release=True, reason="INTERRUPTED")
+    assert rig.one(act.GrantLease).lease.execution_id == "x2"
+
+
+def test_held_time_counts_from_grant_to_release_times_the_gpus(new_rig: Any) -> None:
+    rig = new_rig()
+    rig.heartbeat(gpus=2)
+    lease = rig.lease("x1", gpus=2)
+    rig.now_s += 3
+    assert rig.scheduler.pool(rig.now_s).held_gpu_s == 6
+    rig.finish(lease)
+    assert rig.one(act.JournalTotals).totals.held_gpu_s == 6
+    rig.now_s += 10
+    assert rig.scheduler.pool(rig.now_s).held_gpu_s == 6
+    assert rig.scheduler.execution(ExecutionId("x1")).held_gpu_s == 6
+
+
+def test_ended_executions_beyond_the_bound_are_forgotten_oldest_first(new_rig: Any) -> None:
+    rig = new_rig(journal_records_max=2)
+    rig.heartbeat()
+    for number in range(3):
+        rig.finish(rig.lease(f"x{number}"))
+    assert rig.one(act.ForgetExecution).execution_id == "x0"
+    assert rig.scheduler.execution(ExecutionId("x0")) is None
+    assert rig.state_of("x2") is ExecutionState.SAVED
+
+
+@pytest.mark.parametrize("stage", [WorkerStage.RUNNING, WorkerStage.SAVING])
+def test_lost_start_report_is_made_good_by_a_heartbeat(rig: Any, worker: Any, stage: WorkerStage) -> None:
+    lease = rig.lease("x1")
+    rig.heartbeat(leases=(lease,), workers=(worker("w1", stage=stage, gpus=(0,), execution="x1"),))
+    assert rig.state_of("x1") in (ExecutionState.STARTED, ExecutionState.FINISHED)
