@@ -120,8 +120,7 @@ def _adopt(state: State, host: Host, lease: Lease, report: HostReport, now_s: fl
         if current:
             entry.status, entry.delivered, entry.delivered_at_s = LeaseStatus.HELD, True, now_s
     elif running is None:
-        ended = own and record is not None and record.inferred
-        revoke(state, entry, now_s, ExecutionState.FAILED if ended else None, "LEASE_EXPIRED" if ended else "")
+        revoke(state, entry, now_s)
     return entry
 
 

@@ -148,7 +148,7 @@ def test_host_that_comes_back_with_an_unused_lease_gives_it_up(rig: Any) -> None
     assert rig.one(act.AnswerHeartbeat).unknown == (lease.lease_id,)
     assert rig.one(act.RevokeLease).lease_id == lease.lease_id
     rig.send(ev.LeaseRevoked(lease.lease_id, in_use=False))
-    assert rig.state_of("x1") is ExecutionState.FAILED
+    assert rig.state_of("x1") is ExecutionState.INDETERMINATE
 
 
 def test_lease_that_nobody_knows_occupies_its_gpu_and_is_taken_back(rig: Any) -> None:
