@@ -59,7 +59,7 @@ def test_chosen_file_replaces_all_others_and_must_exist(place: Path, monkeypatch
     Path("looseleaf.toml").write_text("[store]\nversions_kept_max = 7\n")
     (place / "other.toml").write_text("[store]\nsessions_max = 9\n")
     monkeypatch.setenv("LOOSELEAF_CONFIG", str(place / "other.toml"))
-    assert (StoreConfig().versions_kept_max, StoreConfig().sessions_max) == (100, 9)
+    assert (StoreConfig().versions_kept_max, StoreConfig().sessions_max) == (20, 9)
     monkeypatch.setenv("LOOSELEAF_CONFIG", str(place / "none.toml"))
     with pytest.raises(ConfigError, match="LOOSELEAF_CONFIG"):
         StoreConfig()

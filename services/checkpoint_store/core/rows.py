@@ -49,8 +49,8 @@ class SessionRow:
         epoch, version, durable_version, created, updated, title, fallback = _unpack(data, shape, "session")
         last = None
         if fallback is not None:
-            request_id, lost_version, version, execution_ids = _shaped(fallback, (str, int, int, list), "session")
-            last = LastFallback(request_id, lost_version, version, tuple(map(str, execution_ids)))
+            request_id, lost_version, fell_to, execution_ids = _shaped(fallback, (str, int, int, list), "session")
+            last = LastFallback(request_id, lost_version, fell_to, tuple(map(str, execution_ids)))
         return cls(epoch, version, durable_version, created, updated, title, last)
 
 

@@ -1,0 +1,208 @@
+"""The checkpoint store as its clients see it: typed calls, streams in parts, patience while it restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from looseleaf.errors import Unavailable
+from looseleaf.ids import new_request_id
+from looseleaf.rpc.client import Channel
+from looseleaf.v1 import checkpoint_pb2 as cp
+from looseleaf.v1 import checkpoint_store_pb2 as pb
+from looseleaf.v1.checkpoint_store_pb2_grpc import CheckpointStoreServiceStub
+
+T = TypeVar("T")
+# (region id, length in bytes)
+RegionKey = tuple[bytes, int]
+
+CALL_TIMEOUT_S: Final = 30.0
+STREAM_TIMEOUT_S: Final = 600.0
+# For so long a call that found no store is repeated; a restart takes one to two seconds.
+RESTART_PATIENCE_S: Final = 10.0
+RESTART_RETRY_S: Final = 0.25
+# Objects named in one message: at most 3 MiB with their answers.
+NAMED_PER_CALL_MAX: Final = 50_000
+
+
+class StoreClient:
+    """Calls over `channel`, which the caller closes. Every failure is a LooseLeafError; see the store for reasons.
+
+    Calls that change something carry one request id through all their repeats, so that none happens twice.
+    """
+
+    def __init__(self, channel: Channel, *, restart_patience_s: float = RESTART_PATIENCE_S) -> None:
+        self._stub: Any = CheckpointStoreServiceStub(channel)
+        self._patience_s = restart_patience_s
+
+    async def open_session(
+        self, session_id: str, *, create: bool = False, raise_epoch: bool = False, title: str = ""
+    ) -> cp.SessionHead:
+        """The session as it stands afterwards. Raises NotFound `SESSION_UNKNOWN`, CapacityExceeded `SESSIONS_FULL`."""
+        request = pb.OpenSessionRequest(
+            request_id=new_request_id(), session_id=session_id, create=create, raise_epoch=raise_epoch, title=title
+        )
+        response = await self._unary(self._stub.OpenSession, request)
+        head: cp.SessionHead = response.head
+        return head
+
+    async def put_units(self, units: Sequence[tuple[bytes, bytes]]) -> int:
+        """Stores (hash, bytes) pairs, each below 1 MiB; returns how many were new."""
+        if not units:
+            return 0
+
+        def requests() -> Iterator[pb.PutUnitsRequest]:
+            for unit_hash, data in units:
+                yield pb.PutUnitsRequest(unit=cp.UnitBlob(unit_hash=unit_hash, data=data))
+
+        response = await self._patiently(lambda: self._stub.PutUnits(requests(), timeout_s=STREAM_TIMEOUT_S))
+        return int(response.stored)
+
+    async def get_units(self, unit_hashes: Sequence[bytes]) -> dict[bytes, bytes]:
+        """The units' bytes by hash. Raises NotFound `UNITS_UNKNOWN`, Corrupt `CHECKSUM_MISMATCH`."""
+        found: dict[bytes, bytes] = {}
+
+        async def read(hashes: Sequence[bytes]) -> None:
+            request = pb.GetUnitsRequest(unit_hashes=hashes)
+            async with self._stub.GetUnits(request, timeout_s=STREAM_TIMEOUT_S) as stream:
+                async for message in stream:
+                    found[message.unit.unit_hash] = message.unit.data
+
+        for part in _parts(list(dict.fromkeys(unit_hashes))):
+            await self._patiently(lambda part=part: read(part))  # type: ignore[misc]
+        return found
+
+    async def commit(
+        self, session_id: str, *, epoch: int, parent: int, execution_id: str, manifest: bytes, host_id: str
+    ) -> tuple[int, bool]:
+        """(the new version, whether it is durable already). The same commit may be repeated at any time.
+
+        Raises PreconditionFailed `STALE_EPOCH`, `UNITS_MISSING`, `REGIONS_UNKNOWN`, Conflict `MANIFEST_MOVED`.
+        """
+        request = pb.CommitVersionRequest(
+            request_id=new_request_id(), session_id=session_id, epoch=epoch, parent=parent,
+            execution_id=execution_id, manifest=manifest, host_id=host_id,
+        )  # fmt: skip
+        response = await self._unary(self._stub.CommitVersion, request)
+        return int(response.version), bool(response.durable)
+
+    async def manifest(self, session_id: str, *, version: int = 0, known_version: int = 0) -> pb.GetManifestResponse:
+        """Head, version (0: none yet) and bytes of one version; 0 asks for the newest, empty if the caller knows it.
+
+        A version number means one state only within an epoch: compare `head.epoch` before trusting `known_version`.
+        Raises NotFound `SESSION_UNKNOWN` or `VERSION_UNKNOWN`.
+        """
+        request = pb.GetManifestRequest(session_id=session_id, version=version, known_version=known_version)
+        response: pb.GetManifestResponse = await self._unary(self._stub.GetManifest, request)
+        return response
+
+    async def put_regions(self, regions: AsyncIterable[tuple[bytes, int, bytes]]) -> int:
+        """Stores (id, length, bytes) on the store's disk, durable on return; returns how many were new.
+
+        Not repeated, as `regions` can be read only once: on Unavailable or Conflict call again with all of them.
+        Raises CapacityExceeded `STORE_FULL`, Corrupt `CHECKSUM_MISMATCH`.
+        """
+
+        async def requests() -> AsyncIterator[pb.PutRegionsRequest]:
+            async for region_id, length_bytes, data in regions:
+                yield pb.PutRegionsRequest(chunk=cp.RegionChunk(region=_ref((region_id, length_bytes)), data=data))
+
+        response = await self._stub.PutRegions(requests(), timeout_s=STREAM_TIMEOUT_S)
+        return int(response.stored)
+
+    async def get_regions(self, regions: Sequence[RegionKey]) -> AsyncIterator[tuple[bytes, int, bytes]]:
+        """(id, length, bytes) of each region on the store's disk, in order.
+
+        Raises NotFound `REGIONS_UNKNOWN`, Corrupt `CHECKSUM_MISMATCH`.
+        """
+        for part in _parts(regions):
+            request = pb.GetRegionsRequest(regions=map(_ref, part))
+            async with self._stub.GetRegions(request, timeout_s=STREAM_TIMEOUT_S) as stream:
+                async for message in stream:
+                    region = message.chunk.region
+                    yield region.region_id, region.length_bytes, message.chunk.data
+
+    async def locate(self, regions: Sequence[RegionKey]) -> list[cp.RegionLocation]:
+        """Where each region is, in order; an unknown one has no host and is not durable."""
+        found: list[cp.RegionLocation] = []
+        for part in _parts(regions):
+            request = pb.LocateRegionsRequest(regions=map(_ref, part))
+            found.extend((await self._unary(self._stub.LocateRegions, request)).locations)
+        return found
+
+    async def forget_host(self, host_id: str) -> list[pb.SessionFallback]:
+        """The host's arena is gone as a whole; returns the sessions whose newest version was lost with it."""
+        request = pb.ForgetHostRegionsRequest(request_id=new_request_id(), host_id=host_id, all=True)
+        return list((await self._unary(self._stub.ForgetHostRegions, request)).fallbacks)
+
+    async def forget_host_regions(self, host_id: str, regions: Sequence[RegionKey]) -> list[pb.SessionFallback]:
+        """The host's arena no longer holds `regions`; as `forget_host`."""
+        fallbacks: list[pb.SessionFallback] = []
+        for part in _parts(regions):
+            request = pb.ForgetHostRegionsRequest(
+                request_id=new_request_id(), host_id=host_id, regions=map(_ref, part), all=False
+            )
+            fallbacks.extend((await self._unary(self._stub.ForgetHostRegions, request)).fallbacks)
+        return fallbacks
+
+    async def mark_durable(self, session_id: str, version: int) -> tuple[bool, list[RegionKey]]:
+        """(durable, the regions that are not on the store's disk yet, at most 100,000). Raises NotFound."""
+        request = pb.MarkDurableRequest(request_id=new_request_id(), session_id=session_id, version=version)
+        response = await self._unary(self._stub.MarkDurable, request)
+        return bool(response.durable), [(ref.region_id, ref.length_bytes) for ref in response.missing]
+
+    async def list_sessions(self, limit: int = 0) -> list[cp.SessionHead]:
+        """The sessions last changed, newest first; 0 means 1,000."""
+        return list((await self._unary(self._stub.ListSessions, pb.ListSessionsRequest(limit=limit))).sessions)
+
+    async def list_versions(self, session_id: str, limit: int = 0) -> list[cp.VersionInfo]:
+        """The kept versions, newest first; 0 means 1,000. Raises NotFound `SESSION_UNKNOWN`."""
+        request = pb.ListVersionsRequest(session_id=session_id, limit=limit)
+        return list((await self._unary(self._stub.ListVersions, request)).versions)
+
+    async def delete_session(self, session_id: str) -> None:
+        """Deletes the session with all its versions. Raises NotFound `SESSION_UNKNOWN`."""
+        request = pb.DeleteSessionRequest(request_id=new_request_id(), session_id=session_id)
+        await self._unary(self._stub.DeleteSession, request)
+
+    async def collect_garbage(self) -> pb.CollectGarbageResponse:
+        """Frees what no kept version names; returns when done."""
+        request = pb.CollectGarbageRequest(request_id=new_request_id())
+        response: pb.CollectGarbageResponse = await self._unary(
+            self._stub.CollectGarbage, request, timeout_s=STREAM_TIMEOUT_S
+        )
+        return response
+
+    async def _unary(self, method: Any, request: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        return await self._patiently(lambda: method(request, timeout_s=timeout_s))
+
+    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
+        """`call()`, repeated while there is no store; the channel's own repeats are over within a second."""
+        began_s = time.monotonic()
+        while True:
+            try:
+                return await call()
+            except Unavailable:
+                if time.monotonic() - began_s >= self._patience_s:
+                    raise
+            await asyncio.sleep(RESTART_RETRY_S)
+
+
+def region_chunks(regions: Mapping[RegionKey, bytes] | Iterable[tuple[RegionKey, bytes]]) -> AsyncIterator[Any]:
+    """Regions in memory as `StoreClient.put_regions` takes them."""
+
+    async def each() -> AsyncIterator[tuple[bytes, int, bytes]]:
+        for (region_id, length_bytes), data in regions.items() if isinstance(regions, Mapping) else regions:
+            yield region_id, length_bytes, data
+
+    return each()
+
+
+def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    return (items[start : start + NAMED_PER_CALL_MAX] for start in range(0, len(items), NAMED_PER_CALL_MAX))
+
+
+def _ref(key: RegionKey) -> cp.RegionRef:
+    return cp.RegionRef(region_id=key[0], length_bytes=key[1])

@@ -1,0 +1,73 @@
+"""The checkpoint store as a process: opens its folder, serves, collects garbage, closes cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from looseleaf.config import StoreConfig
+from looseleaf.errors import LooseLeafError
+from looseleaf.logs import get_logger
+from looseleaf.rpc.dedupe import RequestMemory
+from looseleaf.rpc.server import Registration
+from looseleaf.rpc.service import Service
+from looseleaf.rpc.service_main import service_main
+from looseleaf.services.checkpoint_store.metrics import StoreMetrics
+from looseleaf.services.checkpoint_store.servicer import CheckpointStoreServicer
+from looseleaf.services.checkpoint_store.store import Store, StoreLimits, open_store
+from looseleaf.v1.checkpoint_store_pb2_grpc import add_CheckpointStoreServiceServicer_to_server
+
+log = get_logger()
+
+
+async def build(service: Service[StoreConfig]) -> Sequence[Registration]:
+    """Opens the store in `config.data`; the database has one owner, so a second process is refused here."""
+    config = service.config
+    store = await service.run_blocking(open_store, config.data, limits_of(config), kind=config.database)
+
+    async def close() -> None:
+        await service.run_blocking(store.close)
+
+    service.on_stop(close)
+    service.on_stopping(store.collector.stop)
+    metrics = StoreMetrics(service.registry, store)
+    memory = RequestMemory(entries_max=config.memory_entries_max)
+    servicer = CheckpointStoreServicer(store, service.run_blocking, memory, metrics)
+    # Registered last, so it runs first: nothing may use the database once it is closed.
+    service.on_stop(servicer.drain)
+    service.start_task(collect_forever(service, store, metrics), name="garbage")
+    log.info("store_opened", folder=str(config.data), sessions=store.sessions.count, used_bytes=store.usage.used_bytes)
+    return [Registration(add_CheckpointStoreServiceServicer_to_server, servicer)]
+
+
+def limits_of(config: StoreConfig) -> StoreLimits:
+    """The settings that the store itself needs."""
+    return StoreLimits(
+        sessions_max=config.sessions_max,
+        versions_kept_max=config.versions_kept_max,
+        manifest_bytes_max=config.manifest_bytes_max,
+        stored_bytes_max=config.stored_bytes_max,
+        disk_free_bytes_min=config.disk_free_bytes_min,
+        orphan_grace_s=config.orphan_grace_s,
+    )
+
+
+async def collect_forever(service: Service[StoreConfig], store: Store, metrics: StoreMetrics) -> None:
+    """Collects garbage at intervals; a run that fails is logged and tried again."""
+    while True:
+        await asyncio.sleep(service.config.garbage_interval_s)
+        try:
+            freed = await service.run_blocking(store.collector.collect)
+        except LooseLeafError as error:
+            log.warning("garbage_collection_failed", reason=error.reason, message=error.message)
+            continue
+        metrics.collected(freed)
+        log.info(
+            "garbage_collected", versions_dropped=freed.versions_dropped, units_deleted=freed.units_deleted,
+            regions_deleted=freed.regions_deleted,
+        )  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the service until SIGTERM; returns its exit code."""
+    return service_main("checkpoint-store", StoreConfig, build, argv)

@@ -1,0 +1,246 @@
+"""Messages in, parts of the store called on threads, messages out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Final, TypeVar
+
+from looseleaf.errors import InvalidArgument
+from looseleaf.rpc.dedupe import RequestMemory
+from looseleaf.services.checkpoint_store.core.rows import SessionRow
+from looseleaf.services.checkpoint_store.metrics import StoreMetrics
+from looseleaf.services.checkpoint_store.regions import Region, RegionUpload
+from looseleaf.services.checkpoint_store.store import Store
+from looseleaf.units import MIB
+from looseleaf.v1 import checkpoint_pb2 as cp
+from looseleaf.v1 import checkpoint_store_pb2 as pb
+from looseleaf.v1.checkpoint_store_pb2_grpc import CheckpointStoreServiceServicer
+
+T = TypeVar("T")
+# A method of the service that runs blocking calls: `Service.run_blocking`.
+RunBlocking = Callable[..., Awaitable[Any]]
+
+# Objects that one request may name.
+NAMED_MAX: Final = 100_000
+LIST_DEFAULT: Final = 1_000
+LIST_MAX: Final = 10_000
+# What a stream gathers before it goes to a thread, and what it fetches ahead of its reader.
+UNITS_BATCH_BYTES: Final = 4 * MIB
+UNITS_BATCH_MAX: Final = 1_024
+UNITS_READ_MAX: Final = 16
+REGIONS_BATCH_MAX: Final = 4
+# Region streams at once, each way; each holds REGIONS_BATCH_MAX regions in memory.
+REGION_STREAMS_MAX: Final = 16
+
+
+class CheckpointStoreServicer(CheckpointStoreServiceServicer):
+    """Never unpickles; each mutating unary call runs once per request id."""
+
+    def __init__(self, store: Store, run_blocking: RunBlocking, memory: RequestMemory, metrics: StoreMetrics) -> None:
+        self._store = store
+        self._blocking = run_blocking
+        self._memory = memory
+        self._metrics = metrics
+        self._uploads = asyncio.Semaphore(REGION_STREAMS_MAX)
+        self._downloads = asyncio.Semaphore(REGION_STREAMS_MAX)
+        self._aborting: set[asyncio.Future[None]] = set()
+
+    async def drain(self) -> None:
+        """Waits for what goes on after its call has ended; for `Service.on_stop`."""
+        await self._memory.drain()
+        await asyncio.gather(*self._aborting, return_exceptions=True)
+
+    async def OpenSession(self, request: pb.OpenSessionRequest, context: Any) -> pb.OpenSessionResponse:
+        async def work() -> pb.OpenSessionResponse:
+            row = await self._blocking(
+                self._store.sessions.open, request.session_id,
+                create=request.create, raise_epoch=request.raise_epoch, title=request.title,
+            )  # fmt: skip
+            return pb.OpenSessionResponse(head=_head(request.session_id, row))
+
+        return await self._once(request, work)
+
+    async def PutUnits(self, request_iterator: AsyncIterator[pb.PutUnitsRequest], context: Any) -> pb.PutUnitsResponse:
+        stored = 0
+        batch: list[tuple[bytes, bytes]] = []
+        size_bytes = 0
+        async for request in request_iterator:
+            batch.append((request.unit.unit_hash, request.unit.data))
+            size_bytes += len(request.unit.data)
+            if size_bytes >= UNITS_BATCH_BYTES or len(batch) >= UNITS_BATCH_MAX:
+                stored += await self._blocking(self._store.units.put, batch)
+                batch, size_bytes = [], 0
+        stored += await self._blocking(self._store.units.put, batch)
+        return pb.PutUnitsResponse(stored=stored)
+
+    async def GetUnits(self, request: pb.GetUnitsRequest, context: Any) -> AsyncIterator[pb.GetUnitsResponse]:
+        hashes = list(request.unit_hashes)
+        _check_count(hashes)
+        for start in range(0, len(hashes), UNITS_READ_MAX):
+            wanted = hashes[start : start + UNITS_READ_MAX]
+            units = await self._blocking(self._store.units.get, wanted)
+            for unit_hash, data in zip(wanted, units, strict=True):
+                yield pb.GetUnitsResponse(unit=cp.UnitBlob(unit_hash=unit_hash, data=data))
+
+    async def CommitVersion(self, request: pb.CommitVersionRequest, context: Any) -> pb.CommitVersionResponse:
+        # Not remembered by request id: the store itself knows a repeated commit by its execution and bytes, for good.
+        _check_request_id(request.request_id)
+        committed = await self._blocking(
+            self._store.commits.commit, request.session_id,
+            epoch=request.epoch, parent=request.parent, execution_id=request.execution_id,
+            manifest=request.manifest, host_id=request.host_id,
+        )  # fmt: skip
+        return pb.CommitVersionResponse(version=committed.version, durable=committed.durable)
+
+    async def GetManifest(self, request: pb.GetManifestRequest, context: Any) -> pb.GetManifestResponse:
+        found = await self._blocking(
+            self._store.sessions.manifest, request.session_id, request.version, request.known_version
+        )
+        head = _head(request.session_id, found.session)
+        return pb.GetManifestResponse(head=head, version=found.version, manifest=found.manifest)
+
+    async def PutRegions(
+        self, request_iterator: AsyncIterator[pb.PutRegionsRequest], context: Any
+    ) -> pb.PutRegionsResponse:
+        async with self._uploads:
+            upload = self._store.regions.begin_upload()
+            try:
+                async for batch in _region_batches(request_iterator):
+                    await self._blocking(upload.add, batch)
+                stored = await self._blocking(upload.finish)
+            except BaseException:
+                # Not awaited: a client that went away has cancelled this call, and so any wait in it.
+                self._abort(upload)
+                raise
+        return pb.PutRegionsResponse(stored=stored)
+
+    async def GetRegions(self, request: pb.GetRegionsRequest, context: Any) -> AsyncIterator[pb.GetRegionsResponse]:
+        regions = _regions(request.regions)
+        async with self._downloads:
+            for start in range(0, len(regions), REGIONS_BATCH_MAX):
+                wanted = regions[start : start + REGIONS_BATCH_MAX]
+                for region, data in zip(wanted, await self._blocking(self._store.regions.get, wanted), strict=True):
+                    yield pb.GetRegionsResponse(chunk=cp.RegionChunk(region=_ref(region), data=data))
+
+    async def LocateRegions(self, request: pb.LocateRegionsRequest, context: Any) -> pb.LocateRegionsResponse:
+        regions = _regions(request.regions)
+        rows = await self._blocking(self._store.regions.locate, regions)
+        return pb.LocateRegionsResponse(locations=[
+            cp.RegionLocation(
+                region=_ref(region), host_ids=row.hosts if row else (), durable=row is not None and row.slot is not None
+            )
+            for region, row in zip(regions, rows, strict=True)
+        ])
+
+    async def ForgetHostRegions(
+        self, request: pb.ForgetHostRegionsRequest, context: Any
+    ) -> pb.ForgetHostRegionsResponse:
+        async def work() -> pb.ForgetHostRegionsResponse:
+            region_ids = [region.region_id for region in _regions(request.regions)]
+            fell = await self._blocking(
+                self._store.hosts.forget, request.host_id, region_ids,
+                everything=request.all, request_id=request.request_id,
+            )  # fmt: skip
+            self._metrics.fallbacks.inc(len(fell))
+            return pb.ForgetHostRegionsResponse(fallbacks=[
+                pb.SessionFallback(
+                    session_id=item.session_id, lost_version=item.fallback.lost_version,
+                    version=item.fallback.version, lost_execution_ids=item.fallback.lost_execution_ids,
+                )
+                for item in fell
+            ])  # fmt: skip
+
+        return await self._once(request, work)
+
+    async def MarkDurable(self, request: pb.MarkDurableRequest, context: Any) -> pb.MarkDurableResponse:
+        # Not remembered: "not yet" is no answer to keep, and asking twice changes nothing.
+        _check_request_id(request.request_id)
+        durable, missing = await self._blocking(self._store.commits.mark_durable, request.session_id, request.version)
+        named = [cp.RegionRef(region_id=region_id, length_bytes=length) for region_id, length in missing[:NAMED_MAX]]
+        return pb.MarkDurableResponse(durable=durable, missing=named)
+
+    async def ListSessions(self, request: pb.ListSessionsRequest, context: Any) -> pb.ListSessionsResponse:
+        rows = await self._blocking(self._store.sessions.newest, _limit(request.limit))
+        return pb.ListSessionsResponse(sessions=[_head(session_id, row) for session_id, row in rows])
+
+    async def ListVersions(self, request: pb.ListVersionsRequest, context: Any) -> pb.ListVersionsResponse:
+        chain = await self._blocking(self._store.sessions.versions, request.session_id, _limit(request.limit))
+        return pb.ListVersionsResponse(versions=[
+            cp.VersionInfo(
+                version=entry.version, parent=entry.row.parent, epoch=entry.row.epoch,
+                execution_id=entry.row.execution_id, created_unix_ms=entry.row.created_unix_ms,
+                durable=entry.row.durable, logical_bytes=entry.row.logical_bytes, roots=entry.row.roots,
+            )
+            for entry in chain
+        ])  # fmt: skip
+
+    async def DeleteSession(self, request: pb.DeleteSessionRequest, context: Any) -> pb.DeleteSessionResponse:
+        async def work() -> pb.DeleteSessionResponse:
+            await self._blocking(self._store.sessions.delete, request.session_id, request.request_id)
+            return pb.DeleteSessionResponse()
+
+        return await self._once(request, work)
+
+    async def CollectGarbage(self, request: pb.CollectGarbageRequest, context: Any) -> pb.CollectGarbageResponse:
+        async def work() -> pb.CollectGarbageResponse:
+            freed = await self._blocking(self._store.collector.collect)
+            self._metrics.collected(freed)
+            return pb.CollectGarbageResponse(
+                versions_dropped=freed.versions_dropped, units_deleted=freed.units_deleted,
+                regions_deleted=freed.regions_deleted,
+            )  # fmt: skip
+
+        return await self._once(request, work)
+
+    async def _once(self, request: Any, work: Callable[[], Awaitable[T]]) -> T:
+        answer: T = await self._memory.once(request, work)
+        return answer
+
+    def _abort(self, upload: RegionUpload) -> None:
+        task = asyncio.ensure_future(self._blocking(upload.abort))
+        self._aborting.add(task)
+        task.add_done_callback(self._aborting.discard)
+
+
+async def _region_batches(requests: AsyncIterator[pb.PutRegionsRequest]) -> AsyncIterator[list[tuple[Region, bytes]]]:
+    batch: list[tuple[Region, bytes]] = []
+    async for request in requests:
+        region = request.chunk.region
+        batch.append((Region(region.region_id, region.length_bytes), request.chunk.data))
+        if len(batch) >= REGIONS_BATCH_MAX:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _head(session_id: str, row: SessionRow) -> cp.SessionHead:
+    return cp.SessionHead(
+        session_id=session_id, version=row.version, durable_version=row.durable_version, epoch=row.epoch,
+        created_unix_ms=row.created_unix_ms, updated_unix_ms=row.updated_unix_ms, title=row.title,
+    )  # fmt: skip
+
+
+def _ref(region: Region) -> cp.RegionRef:
+    return cp.RegionRef(region_id=region.region_id, length_bytes=region.length_bytes)
+
+
+def _regions(refs: Sequence[cp.RegionRef]) -> list[Region]:
+    _check_count(refs)
+    return [Region(ref.region_id, ref.length_bytes) for ref in refs]
+
+
+def _check_count(named: Sequence[Any]) -> None:
+    if len(named) > NAMED_MAX:
+        text = f"a request names {len(named)} objects; at most {NAMED_MAX} are allowed, ask in parts"
+        raise InvalidArgument("TOO_MANY_NAMED", text, named_max=NAMED_MAX)
+
+
+def _check_request_id(request_id: str) -> None:
+    if not request_id:
+        raise InvalidArgument("REQUEST_ID_MISSING", "a request that changes something needs a request_id")
+
+
+def _limit(asked: int) -> int:
+    return min(asked or LIST_DEFAULT, LIST_MAX)

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from looseleaf.errors import Corrupt
+from looseleaf.services.checkpoint_store.core.rows import (
+    LastFallback,
+    RegionRow,
+    SessionRow,
+    TombstoneRow,
+    UnitRow,
+    VersionRow,
+    decode_number,
+)
+
+ROWS: list[Any] = [
+    SessionRow(1, 2, 3, 4, 5, "title"),
+    SessionRow(1, 2, 3, 4, 5, "", LastFallback("r1", 9, 7, ("x8", "x9"))),
+    VersionRow(1, 2, "x", 3, True, 4, 5, "h", b"m" * 16),
+    TombstoneRow("r", 1, 2),
+    UnitRow(1, 2),
+    RegionRow(1, 2, None, ()),
+    RegionRow(1, 2, 3, ("h1", "h2")),
+]
+DECODERS: list[Callable[[bytes], Any]] = [
+    SessionRow.decode, VersionRow.decode, TombstoneRow.decode, UnitRow.decode, RegionRow.decode, decode_number,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row).__name__)
+def test_row_decodes_what_was_encoded(row: Any) -> None:
+    assert type(row).decode(row.encode()) == row
+
+
+@pytest.mark.parametrize("decode", DECODERS)
+@given(data=st.binary(max_size=40) | st.lists(st.none() | st.integers(0, 99) | st.text(max_size=3)).map(msgpack.packb))
+def test_any_bytes_decode_or_are_corrupt(decode: Callable[[bytes], Any], data: bytes) -> None:
+    with contextlib.suppress(Corrupt):
+        decode(data)
