@@ -1,0 +1,107 @@
+"""From a cell's text to its facts; pure, deterministic, cached by text."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import warnings
+
+from looseleaf.recipe.facts import SOURCE_CHARS_MAX, CellFacts, Read, source_hash
+from looseleaf.recipe.magics import INSTALLERS
+from looseleaf.recipe.transform import Transformed, python_of, transform
+from looseleaf.recipe.visitor import CellVisitor
+
+# Texts whose facts are kept: a few notebooks' worth.
+FACTS_CACHE_CELLS_MAX = 2048
+
+# Parsing, symbol tables and our own recursion answer unusual texts with any of these.
+UNPARSEABLE = (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError)
+
+
+def analyze_cell(source: str, *, future_annotations: bool = False) -> CellFacts:
+    """The facts of `source`. Executes nothing and never raises: a text that does not parse has `parsed` False.
+
+    `future_annotations`: an earlier cell said `from __future__ import annotations`, which IPython keeps on.
+    """
+    return _analyze(source, future_annotations)
+
+
+@functools.lru_cache(maxsize=FACTS_CACHE_CELLS_MAX)
+def _analyze(source: str, future_annotations: bool) -> CellFacts:
+    digest = source_hash(source)
+    if len(source) > SOURCE_CHARS_MAX:
+        return CellFacts(source_hash=digest, parsed=False)
+    moved = transform(source)
+    try:
+        return _visited(digest, moved, future_annotations)
+    except UNPARSEABLE:
+        if moved.optional:
+            # A magic of somebody else, with a language of its own.
+            return _visited(digest, _without_body(moved), future_annotations)
+        return CellFacts(
+            source_hash=digest,
+            parsed=False,
+            override=moved.override,
+            gpu_count=moved.gpu_count,
+            shell=moved.shell,
+            files=moved.files,
+        )
+
+
+def _without_body(moved: Transformed) -> Transformed:
+    return Transformed(
+        python="",
+        override=moved.override,
+        gpu_count=moved.gpu_count,
+        reads=moved.reads,
+        binds=moved.binds,
+        magics=moved.magics,
+    )
+
+
+def parse(python: str) -> ast.Module:
+    """`ast.parse` without the warnings that the text itself earns; they are the run's to give. Raises as it does."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(python)
+
+
+def _visited(digest: str, moved: Transformed, future_annotations: bool) -> CellFacts:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(moved.python)
+        visitor = CellVisitor(moved.python, future_annotations=future_annotations)
+        for expression in moved.reads:
+            visitor.nested(expression, isolated=True)
+        if moved.setup:
+            visitor.nested(python_of(moved.setup), isolated=False)
+        visitor.run(tree)
+    visitor.sure.clear()
+    if moved.isolated:
+        visitor.bindings.clear()
+        visitor.deletes.clear()
+        visitor.may_delete.clear()
+    for name in moved.binds:
+        visitor.bind(name)
+    return CellFacts(
+        source_hash=digest,
+        parsed=True,
+        reads=tuple(Read(name, after) for name, after in visitor.reads),
+        loads=frozenset(visitor.loads),
+        bindings=tuple(visitor.bindings),
+        deletes=frozenset(visitor.deletes),
+        may_delete=frozenset(visitor.may_delete),
+        touched=frozenset(visitor.touched),
+        modules=frozenset(visitor.modules),
+        star_imports=tuple(dict.fromkeys(visitor.star_imports)),
+        calls=frozenset(visitor.calls),
+        dynamic=visitor.dynamic,
+        unpickles=visitor.unpickles,
+        shell=(*moved.shell, *visitor.shell),
+        files=moved.files,
+        installs=visitor.installs or any(INSTALLERS.match(line) for body in moved.shell for line in body.splitlines()),
+        future_annotations=visitor.sets_future,
+        override=moved.override,
+        gpu_count=moved.gpu_count,
+        tree=tree,
+    )

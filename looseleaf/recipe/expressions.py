@@ -1,0 +1,389 @@
+"""Names in expressions: scopes of comprehensions and class bodies, lambdas, dynamic access, magics."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import Literal
+
+from looseleaf.recipe.dynamic import (
+    dotted,
+    dynamic_reason,
+    imported_modules,
+    literal_programs,
+    namespace_key,
+    query_names,
+    root_name,
+    unpickles,
+)
+from looseleaf.recipe.facts import Binding, BindingKind, CodeFacts
+from looseleaf.recipe.magics import (
+    HELP_MAGICS,
+    INSTALLERS,
+    ISOLATED_MAGICS,
+    QUIET_MAGICS,
+    STATEMENT_MAGICS,
+    MagicCall,
+    interpolated_expressions,
+    magic_call,
+    without_options,
+)
+from looseleaf.recipe.scopes import CodeNode, ScopeTable
+
+_CALLABLE_METHODS_THAT_CHANGE = frozenset(
+    [
+        "append",
+        "extend",
+        "insert",
+        "remove",
+        "pop",
+        "popitem",
+        "clear",
+        "sort",
+        "reverse",
+        "update",
+        "setdefault",
+        "add",
+        "discard",
+        "write",
+        "close",
+        "load_state_dict",
+        "zero_grad",
+        "step",
+        "backward",
+        "train",
+        "eval",
+        "fit",
+        "fit_transform",
+        "partial_fit",
+        "compile",
+        "load_weights",
+        "set_weights",
+        "cuda",
+        "cpu",
+        "half",
+        "float",
+        "to",
+        "requires_grad_",
+        "add_module",
+        "register_buffer",
+        "register_forward_hook",
+        "apply",
+        "drop",
+        "rename",
+        "fillna",
+        "reset_index",
+        "next",
+    ]
+)
+
+
+class Scope:
+    """A comprehension's or class body's own names."""
+
+    __slots__ = ("kind", "names")
+
+    def __init__(self, kind: Literal["comprehension", "class"], names: set[str]) -> None:
+        self.kind = kind
+        self.names = names
+
+
+class ExpressionVisitor(ast.NodeVisitor):
+    """Collects the names of expressions. `sure` holds what the cell has bound on every path so far."""
+
+    def __init__(self, python: str) -> None:
+        self.table = ScopeTable(python)
+        self.scopes: list[Scope] = []
+        self.guard = 0
+        self.sure: set[str] = set()
+        self.reads: dict[tuple[str, frozenset[str]], None] = {}
+        self.loads: set[str] = set()
+        self.bindings: list[Binding] = []
+        self.codes: dict[str, tuple[CodeFacts, ...]] = {}
+        self.deletes: set[str] = set()
+        self.may_delete: set[str] = set()
+        self.touched: set[str] = set()
+        self.modules: set[str] = set()
+        self.calls: set[str] = set()
+        self.dynamic = ""
+        self.unpickles = False
+        self.shell: list[str] = []
+        self.installs = False
+
+    # Names.
+
+    def use(self, name: str) -> None:
+        """`name` is looked up here."""
+        for depth, scope in enumerate(reversed(self.scopes)):
+            # A class body's names are invisible to scopes nested in it.
+            if name in scope.names and (scope.kind == "comprehension" or depth == 0):
+                return
+        self.loads.add(name)
+        self._read(name)
+        self._read_through(self.codes.get(name, ()), {name})
+
+    def _read(self, name: str) -> None:
+        if name not in self.sure:
+            self.reads.setdefault((name, frozenset(self.sure)), None)
+
+    def _read_through(self, codes: tuple[CodeFacts, ...], seen: set[str]) -> None:
+        """Code of this very cell may run from here on: what it reaches is looked up in the session as it then is."""
+        for code in codes:
+            self.dynamic = self.dynamic or code.dynamic
+            for name in sorted((code.reads | code.carries) - seen):
+                seen.add(name)
+                if name in code.reads:
+                    self._read(name)
+                self._read_through(self.codes.get(name, ()), seen)
+
+    def bind(
+        self,
+        name: str,
+        kind: BindingKind = "value",
+        *,
+        expr: ast.expr | None = None,
+        codes: tuple[CodeFacts, ...] = (),
+        module: str = "",
+        attribute: str = "",
+        certain: bool = True,
+    ) -> None:
+        """`name` is bound here; `certain=False` where even on this path it may not happen."""
+        if self.scopes:
+            self.scopes[-1].names.add(name)
+            return
+        certain = certain and not self.guard
+        if certain:
+            self.bindings = [b for b in self.bindings if b.name != name or b.kind == kind == "import"]
+        self.bindings.append(Binding(name, kind, certain, module, attribute, codes, expr))
+        self.codes[name] = codes if certain else (*self.codes.get(name, ()), *codes)
+        self.sure.add(name)
+        self.deletes.discard(name)
+
+    def visit_Name(self, node: ast.Name) -> None:
+        if isinstance(node.ctx, ast.Load):
+            self.use(node.id)
+        elif isinstance(node.ctx, ast.Store):
+            self.bind(node.id)
+        else:
+            self._delete(node.id)
+
+    def _delete(self, name: str) -> None:
+        if self.scopes:
+            self.scopes[-1].names.discard(name)
+            return
+        if self.guard:
+            self.may_delete.add(name)
+        elif name not in self.sure:
+            self.deletes.add(name)
+        if not self.guard:
+            self.bindings = [b for b in self.bindings if b.name != name]
+            self.codes.pop(name, None)
+        self.sure.discard(name)
+
+    # Expressions with scopes of their own.
+
+    def visit_Lambda(self, node: ast.Lambda) -> None:
+        self.arguments(node.args)
+        # As if called in place: a key function is, and a stored one costs one name too many at most.
+        for name in sorted(self.table.globals_of(node).reads):
+            self.use(name)
+
+    def arguments(self, args: ast.arguments) -> None:
+        """Defaults are evaluated where the code is defined."""
+        for default in [*args.defaults, *(d for d in args.kw_defaults if d is not None)]:
+            self.visit(default)
+
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> None:
+        self._comprehension(node.generators, [node.elt])
+
+    visit_SetComp = visit_ListComp
+    visit_GeneratorExp = visit_ListComp
+
+    def visit_DictComp(self, node: ast.DictComp) -> None:
+        self._comprehension(node.generators, [node.key, node.value])
+
+    def _comprehension(self, generators: list[ast.comprehension], results: list[ast.expr]) -> None:
+        self.visit(generators[0].iter)
+        own = {n.id for g in generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+        self.scopes.append(Scope("comprehension", own))
+        for index, generator in enumerate(generators):
+            if index:
+                self.visit(generator.iter)
+            for condition in generator.ifs:
+                self.visit(condition)
+        for result in results:
+            self.visit(result)
+        self.scopes.pop()
+
+    def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
+        self.visit(node.value)
+        name = node.target.id
+        if not any(s.kind == "comprehension" for s in self.scopes):
+            self.bind(name, expr=node.value)
+            return
+        # It binds outside the comprehension, but only if the comprehension runs; inside it is seen from here on.
+        self.scopes[-1].names.add(name)
+        inside, self.scopes, was_sure = self.scopes, [], name in self.sure
+        self.bind(name, expr=node.value, certain=False)
+        if not was_sure:
+            self.sure.discard(name)
+        self.scopes = inside
+
+    # Calls.
+
+    def visit_Call(self, node: ast.Call) -> None:
+        magic = magic_call(node)
+        if magic is not None:
+            self._magic(magic)
+        name = dotted(node.func)
+        if name:
+            self.calls.add(name)
+        for text in literal_programs(node):
+            self.nested(text, isolated=False)
+        for used in query_names(node):
+            self.use(used)
+        self.modules |= imported_modules([node])
+        if unpickles(node):
+            self.unpickles = True
+        if isinstance(node.func, ast.Attribute) and self._changes_receiver(node.func.attr, node):
+            self.touch(root_name(node.func.value))
+        if name in ("model.load_state_dict", "load_state_dict") or name.endswith(".load_state_dict"):
+            # Weights by key: no class of the session is looked up by name.
+            before = self.unpickles
+            self.children(node)
+            self.unpickles = before
+            return
+        self.children(node)
+
+    @staticmethod
+    def _changes_receiver(attr: str, node: ast.Call) -> bool:
+        return (
+            attr in _CALLABLE_METHODS_THAT_CHANGE
+            or (attr.endswith("_") and not attr.endswith("__"))
+            or any(k.arg == "inplace" for k in node.keywords)
+        )
+
+    def children(self, node: ast.AST) -> None:
+        """Visits below `node`, noting a dynamic access or a namespace key at `node` itself."""
+        key = namespace_key(node)
+        if key is not None:
+            if isinstance(getattr(node, "ctx", None), ast.Store):
+                self.bind(key)
+            else:
+                self.use(key)
+            return
+        self.dynamic = self.dynamic or dynamic_reason(node, in_code=False)
+        super().generic_visit(node)
+
+    def generic_visit(self, node: ast.AST) -> None:
+        if isinstance(node, (ast.Attribute, ast.Subscript, ast.Compare)):
+            self.children(node)
+        else:
+            super().generic_visit(node)
+
+    def touch(self, name: str) -> None:
+        """The object of `name` may change in place."""
+        if name and not any(name in s.names for s in self.scopes):
+            self.touched.add(name)
+
+    def _magic(self, magic: MagicCall) -> None:
+        for text in interpolated_expressions(magic.line):
+            self.nested(text, isolated=True)
+        if magic.name == "!":
+            self.shell.append(magic.line)
+            self.installs = self.installs or bool(INSTALLERS.match(magic.line))
+        elif magic.name in ("pip", "conda", "mamba", "uv"):
+            self.installs = True
+        elif magic.name in STATEMENT_MAGICS:
+            self.nested(without_options(magic.line), isolated=False)
+        elif magic.name in ISOLATED_MAGICS:
+            self.nested(without_options(magic.line), isolated=True)
+        elif magic.name in HELP_MAGICS:
+            self.nested(magic.line.split(".")[0], isolated=True)
+        elif magic.name == "pylab":
+            self.modules |= {"numpy", "matplotlib.pyplot"}
+        elif magic.name == "xdel":
+            self._delete(magic.line.split()[-1] if magic.line.split() else "")
+        elif magic.name not in QUIET_MAGICS:
+            # An unknown magic may take names of the session as its arguments.
+            for word in magic.line.split():
+                if word.isidentifier():
+                    self.use(word)
+
+    def nested(self, text: str, *, isolated: bool) -> None:
+        """Python inside a string that runs here, nothing if it does not parse; `isolated`: its bindings do not stay."""
+        raise AssertionError("the statement visitor answers this")
+
+
+def code_facts(node: CodeNode, table: ScopeTable) -> CodeFacts:
+    """Facts of a function, class or lambda."""
+    reached = table.globals_of(node)
+    inside = list(ast.walk(node))
+    reads = set(reached.reads)
+    dynamic = ""
+    for part in inside:
+        key = namespace_key(part)
+        if key is not None:
+            reads.add(key)
+        elif not dynamic and not isinstance(part, (ast.Import, ast.ImportFrom)):
+            dynamic = dynamic_reason(part, in_code=True)
+            if dynamic == "globals()" and _keys_only(inside):
+                dynamic = ""
+        if isinstance(part, ast.Call):
+            reads.update(_texts_in(part))
+    kind: Literal["function", "class", "lambda"] = "function"
+    if isinstance(node, ast.ClassDef):
+        kind = "class"
+    elif isinstance(node, ast.Lambda):
+        kind = "lambda"
+    return CodeFacts(
+        name="<lambda>" if isinstance(node, ast.Lambda) else node.name,
+        kind=kind,
+        reads=frozenset(reads),
+        writes=reached.writes,
+        imports=frozenset(imported_modules(inside)),
+        carries=frozenset(_held_names(node)),
+        dynamic=dynamic,
+        node=node,
+    )
+
+
+def _keys_only(nodes: list[ast.AST]) -> bool:
+    """Every `globals()` among `nodes` stands where `namespace_key` understands it."""
+    calls = sum(isinstance(n, ast.Call) and dotted(n.func) == "globals" for n in nodes)
+    return calls == sum(namespace_key(n) is not None for n in nodes)
+
+
+def _texts_in(call: ast.Call) -> Iterator[str]:
+    """Names in the texts that `call` runs or queries, read as Python expressions."""
+    yield from query_names(call)
+    texts = literal_programs(call)
+    magic = magic_call(call)
+    if magic is not None:
+        texts = [*texts, *interpolated_expressions(magic.line)]
+        if magic.name in STATEMENT_MAGICS | ISOLATED_MAGICS:
+            texts.append(without_options(magic.line))
+    for text in texts:
+        try:
+            tree = ast.parse(text.strip())
+        except (SyntaxError, ValueError):
+            continue
+        yield from (n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
+
+
+def _held_names(node: CodeNode) -> set[str]:
+    """Names whose objects the code object keeps: decorators' wrappers, bases, default values."""
+    parts: list[ast.expr] = []
+    if isinstance(node, ast.ClassDef):
+        parts += [*node.bases, *(k.value for k in node.keywords), *node.decorator_list]
+        for child in node.body:
+            if isinstance(child, (ast.Assign, ast.AnnAssign)) and child.value is not None:
+                parts.append(child.value)
+            elif isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                parts += [*child.decorator_list, *child.args.defaults]
+    else:
+        parts += [*node.args.defaults, *(d for d in node.args.kw_defaults if d is not None)]
+        if not isinstance(node, ast.Lambda):
+            parts += node.decorator_list
+    names = {n.id for part in parts for n in ast.walk(part) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    return names

@@ -1,0 +1,125 @@
+"""What one cell's text says, without running it: names read, bound and deleted, code defined, modules imported."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass, field
+from typing import Literal
+
+from looseleaf.dirty_tracker import hash128
+
+# Longer texts are not parsed; their recipe comes from a token scan. No notebook in the study came near.
+SOURCE_CHARS_MAX = 400_000
+
+BindingKind = Literal["value", "code", "import"]
+
+
+def source_hash(source: str) -> str:
+    """XXH3-128 of a cell's text in hex; recipes of one text compare by it."""
+    return hash128(source.encode("utf-8", "surrogatepass")).hex()
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFacts:
+    """A function, class or lambda that a cell defines.
+
+    `reads`, `writes`: global names its body reaches, nested code included, whichever path runs.
+    `imports`: modules that the body imports.
+    `carries`: names whose objects the code holds after its definition (decorators, bases, defaults).
+    `dynamic`: how the body reaches names that only running it can tell, empty if it does not.
+    """
+
+    name: str
+    kind: Literal["function", "class", "lambda"]
+    reads: frozenset[str]
+    writes: frozenset[str]
+    imports: frozenset[str]
+    carries: frozenset[str]
+    dynamic: str
+    node: ast.AST = field(compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """One name that the cell binds at top level; later ones of a cell stand later in `CellFacts.bindings`.
+
+    `certain`: every path of the cell that ends without an exception makes it.
+    `module`, `attribute`: for an import, the module and what is taken from it (empty: the module itself).
+    `codes`: what a call of the bound object may run. `expr`: the expression bound, None if there is none.
+    """
+
+    name: str
+    kind: BindingKind
+    certain: bool
+    module: str = ""
+    attribute: str = ""
+    codes: tuple[CodeFacts, ...] = ()
+    expr: ast.expr | None = field(default=None, compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A session name that the cell looks up. `after`: names that the cell itself has surely bound by then."""
+
+    name: str
+    after: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CellFacts:
+    """What a cell's text says. All of it is about the session's namespace; scopes inside are resolved.
+
+    `parsed`: the text is Python after IPython's transforms. If not, everything else is empty but magics and overrides.
+    `reads`: one entry per name and set of names bound before it. `loads`: every name loaded at top level.
+    `bindings`: in order. `deletes`: session names that are gone afterwards; `may_delete`: on some path.
+    `touched`: names whose object the cell may change in place. `modules`: of import statements at top level.
+    `star_imports`: modules whose names are not known here. `dynamic`: as in `CodeFacts`.
+    `calls`: dotted names called at top level. `unpickles`: classes of the session may be looked up by name.
+    `shell`: lines and bodies that a shell runs. `files`: (path, text) written by `%%writefile`.
+    `installs`: changes the environment. `future_annotations`: later cells' annotations are not evaluated.
+    `tree`: the Python that runs, for the device walk.
+    """
+
+    source_hash: str
+    parsed: bool
+    reads: tuple[Read, ...] = ()
+    loads: frozenset[str] = frozenset()
+    bindings: tuple[Binding, ...] = ()
+    deletes: frozenset[str] = frozenset()
+    may_delete: frozenset[str] = frozenset()
+    touched: frozenset[str] = frozenset()
+    modules: frozenset[str] = frozenset()
+    star_imports: tuple[str, ...] = ()
+    calls: frozenset[str] = frozenset()
+    dynamic: str = ""
+    unpickles: bool = False
+    shell: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
+    installs: bool = False
+    future_annotations: bool = False
+    override: str = ""
+    gpu_count: int = 1
+    tree: ast.Module = field(default_factory=lambda: ast.Module(body=[], type_ignores=[]), compare=False, repr=False)
+
+    @property
+    def read_names(self) -> frozenset[str]:
+        """Session names that the cell's own text looks up before binding them."""
+        return frozenset(read.name for read in self.reads)
+
+    @property
+    def defines(self) -> frozenset[str]:
+        """Session names that the cell binds other than by import."""
+        return frozenset(b.name for b in self.bindings if b.kind != "import")
+
+    @property
+    def imports(self) -> frozenset[str]:
+        """Names that the cell binds by import."""
+        return frozenset(b.name for b in self.bindings if b.kind == "import")
+
+    def codes_of(self, name: str) -> tuple[CodeFacts, ...]:
+        """What the cell itself binds `name` to, if that is code; all candidates after a conditional definition."""
+        found: tuple[CodeFacts, ...] = ()
+        for binding in self.bindings:
+            if binding.name == name:
+                found = binding.codes if binding.certain else (*found, *binding.codes)
+        return found

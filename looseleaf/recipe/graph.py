@@ -1,0 +1,128 @@
+"""From facts to the state closure: every session name that running the cell may look up, transitively."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from looseleaf.recipe.facts import CellFacts, CodeFacts
+from looseleaf.recipe.session_view import SessionView
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """What a cell reaches by name.
+
+    `state`: live names to restore. `imported`: live names that imports bind; they are bound again, not restored.
+    `modules`: importable modules behind both. `writes`: globals that reached code may bind.
+    `unresolved`: names looked up that are neither live nor bound by the cell (builtins, star imports, mistakes).
+    `dynamic`: how the whole namespace is reached, empty if it is not.
+    """
+
+    state: frozenset[str]
+    imported: frozenset[str]
+    modules: frozenset[str]
+    writes: frozenset[str]
+    unresolved: frozenset[str]
+    dynamic: str
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Everything that a worker must have bound before the cell runs."""
+        return self.state | self.imported
+
+
+class _Search:
+    def __init__(self, facts: CellFacts, view: SessionView) -> None:
+        self.facts = facts
+        self.view = view
+        self.needed: set[str] = set()
+        self.modules: set[str] = set()
+        self.writes: set[str] = set()
+        self.unresolved: set[str] = set()
+        self.dynamic = facts.dynamic
+        self._seen: set[tuple[str, frozenset[str]]] = set()
+
+    def reach(self, roots: Iterable[tuple[str, frozenset[str]]]) -> None:
+        """Follows names; the second of each pair: names that the cell has surely bound when the name is looked up."""
+        todo = list(roots)
+        while todo:
+            name, bound = todo.pop()
+            if (name, bound) in self._seen:
+                continue
+            self._seen.add((name, bound))
+            if name not in self.view.live:
+                self.unresolved.add(name)
+                continue
+            self.needed.add(name)
+            for used in self._edges(name):
+                if used not in bound:
+                    todo.append((used, bound))
+                else:
+                    # The cell's own binding hides the session's; its code may still lead back.
+                    todo.extend((n, bound) for n in self._own_code(used, bound))
+            todo.extend((held, frozenset()) for held in self._held(name))
+
+    def code(self, codes: Iterable[CodeFacts]) -> set[str]:
+        """Notes what `codes` do when they run; the names they read."""
+        reads: set[str] = set()
+        for code in codes:
+            reads |= code.reads
+            self.writes |= code.writes
+            self.modules |= code.imports
+            self.dynamic = self.dynamic or code.dynamic
+        return reads
+
+    def _edges(self, name: str) -> set[str]:
+        """Names that using `name` may look up."""
+        definition, recorded = self.view.definition(name), self.view.recorded(name)
+        reads = self.code(definition.codes) if definition is not None else set()
+        if recorded is not None:
+            reads |= recorded.global_names
+            self.modules |= recorded.modules
+        if definition is not None and (definition.kind == "import" or recorded is None):
+            self.modules |= definition.modules
+        return reads - {name}
+
+    def _held(self, name: str) -> frozenset[str]:
+        """Code that the object holds, where no header tells; a header's unit closure brings it along."""
+        definition = self.view.definition(name)
+        if definition is None or self.view.recorded(name) is not None:
+            return frozenset()
+        return definition.carries
+
+    def _own_code(self, name: str, bound: frozenset[str]) -> set[str]:
+        reached: set[str] = set()
+        todo = [name]
+        seen = {name}
+        while todo:
+            for used in self.code(self.facts.codes_of(todo.pop())):
+                if used not in bound:
+                    reached.add(used)
+                elif used not in seen:
+                    seen.add(used)
+                    todo.append(used)
+        return reached
+
+
+def find_closure(facts: CellFacts, view: SessionView) -> Closure:
+    """The closure of a cell in a session. More facts never make it smaller."""
+    search = _Search(facts, view)
+    search.reach((read.name, read.after) for read in facts.reads)
+    for name in facts.loads:
+        search.code(facts.codes_of(name))
+    if facts.unpickles:
+        # A pickle names classes of the session by their names only.
+        classes = [n for n, d in view.log.definitions.items() if d.is_class and n in view.live]
+        search.reach((name, frozenset()) for name in classes)
+    if search.dynamic:
+        search.reach((name, frozenset()) for name in view.live)
+    imported = frozenset(n for n in search.needed if view.is_import(n))
+    return Closure(
+        state=frozenset(search.needed) - imported,
+        imported=imported,
+        modules=frozenset(search.modules),
+        writes=frozenset(search.writes),
+        unresolved=frozenset(search.unresolved),
+        dynamic=search.dynamic,
+    )

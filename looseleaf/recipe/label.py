@@ -1,0 +1,151 @@
+"""CPU or GPU: by override, by what the closure holds on a GPU, by what the code will do there."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from looseleaf.recipe.analyze import UNPARSEABLE
+from looseleaf.recipe.cues import READING_CALLS, READING_METHODS, is_host_attr
+from looseleaf.recipe.device_walk import DeviceCue, DeviceWalk
+from looseleaf.recipe.facts import CellFacts
+from looseleaf.recipe.graph import Closure
+from looseleaf.recipe.session_view import SessionView
+from looseleaf.recipe.values import Value
+from looseleaf.units import MIB, format_bytes
+
+# Device values up to this size may be read in the kernel, without a GPU (design §3).
+SMALL_READ_BYTES_MAX = 16 * MIB
+# Below this a label counts as uncertain: a CPU cell's closure is committed before it runs.
+CERTAIN = 0.9
+
+_REASON_CHARS_MAX = 200
+
+
+class DeviceLabel(StrEnum):
+    """Where a cell runs: in the session's kernel, or on a worker that holds a GPU."""
+
+    CPU = "cpu"
+    GPU = "gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """`reason`: one sentence for people. `confidence`: 0 to 1; below 1 the label may be wrong."""
+
+    label: DeviceLabel
+    reason: str
+    confidence: float
+
+
+def decide_label(facts: CellFacts, closure: Closure, view: SessionView, *, device_override: str = "") -> Label:
+    """The label of a parsed cell. A magic in the text overrules the cell's metadata, both overrule the code."""
+    override = facts.override or device_override
+    if override in ("gpu", "cpu"):
+        source = f"%%{override}" if facts.override else "the cell's settings"
+        return Label(DeviceLabel(override), f"{source} asks for the {override.upper()}.", 1.0)
+    if not facts.tree.body and not facts.shell:
+        return Label(DeviceLabel.CPU, "It runs no Python.", 0.99)
+    small = _small_reads(facts, closure, view)
+    held = _held_on_gpu(closure, view) if not small else ""
+    cue = _best_cue(facts, view, small)
+    if held:
+        return Label(DeviceLabel.GPU, _sentence(held), 0.99)
+    if cue is not None:
+        return Label(DeviceLabel.GPU, _sentence(cue.text), cue.confidence)
+    if small:
+        return Label(DeviceLabel.CPU, "It only reads small values that live on the GPU.", 0.9)
+    return _cpu(facts, closure)
+
+
+def _cpu(facts: CellFacts, closure: Closure) -> Label:
+    if closure.dynamic:
+        return Label(
+            DeviceLabel.CPU, f"Nothing that can be seen uses the GPU, but {closure.dynamic} may reach anything.", 0.6
+        )
+    if any("cuda" in call.lower() or "gpu" in call.lower() for call in facts.calls):
+        return Label(DeviceLabel.CPU, "It only asks about the GPU.", 0.9)
+    if not facts.calls:
+        return Label(DeviceLabel.CPU, "It calls nothing that could use the GPU.", 0.98)
+    return Label(DeviceLabel.CPU, "Nothing that it reaches uses the GPU.", 0.9)
+
+
+def _sentence(text: str) -> str:
+    text = text[0].upper() + text[1:]
+    if len(text) >= _REASON_CHARS_MAX:
+        text = text[: _REASON_CHARS_MAX - 2] + "…"
+    return f"{text}."
+
+
+def _best_cue(facts: CellFacts, view: SessionView, small: frozenset[str]) -> DeviceCue | None:
+    def lookup(name: str) -> Value:
+        return Value(exact=True) if name in small else view.lookup(name)
+
+    walk = DeviceWalk(lookup, star_modules=view.log.star_modules)
+    try:
+        walk.run(facts.tree)
+    except UNPARSEABLE:
+        # Nested deeper than our recursion: what was found until there stands.
+        return walk.best_cue()
+    return walk.best_cue()
+
+
+def _held_on_gpu(closure: Closure, view: SessionView) -> str:
+    """What the closure holds on a GPU, as text for people; empty if nothing."""
+    found: dict[str, int] = {}
+    payloads: dict[int, int] = {}
+    for name in sorted(closure.state):
+        facts = view.recorded(name)
+        if facts is not None and facts.device_bytes:
+            found[name] = facts.device_bytes
+            payloads.update({i: p.size_bytes for i, p in facts.payloads.items() if p.on_gpu})
+    if not found:
+        return ""
+    largest = sorted(found, key=lambda n: (-found[n], n))[:3]
+    names = ", ".join(f"`{name}`" for name in largest)
+    more = f" and {len(found) - len(largest)} more" if len(found) > len(largest) else ""
+    return f"it needs {names}{more} with {format_bytes(sum(payloads.values()))} on the GPU"
+
+
+def _small_reads(facts: CellFacts, closure: Closure, view: SessionView) -> frozenset[str]:
+    """Device values of the closure if all of them are small and the cell's own text only reads them; else none."""
+    sizes = {}
+    for name in closure.state:
+        recorded = view.recorded(name)
+        if recorded is not None and recorded.device_bytes:
+            sizes[name] = recorded.device_bytes
+    if not sizes or sum(sizes.values()) > SMALL_READ_BYTES_MAX or not sizes.keys() <= facts.read_names:
+        return frozenset()
+    return frozenset(sizes) if only_reads(facts.tree, frozenset(sizes)) else frozenset()
+
+
+def only_reads(tree: ast.Module, names: frozenset[str]) -> bool:
+    """Every use of `names` in `tree` reads a value: `x.item()`, `print(x)`, `f"{x}"`, `x.shape`, a bare `x`."""
+    allowed: set[int] = set()
+    for node in ast.walk(tree):
+        for used in _read_at(node):
+            if isinstance(used, ast.Name):
+                allowed.add(id(used))
+    uses = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id in names]
+    return all(isinstance(n.ctx, ast.Load) and id(n) in allowed for n in uses)
+
+
+def _read_at(node: ast.AST) -> list[ast.expr]:
+    """Expressions whose value `node` only reads."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in READING_METHODS:
+        return [_chain_root(node.func.value, lambda attr: attr in READING_METHODS)]
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in READING_CALLS:
+        return list(node.args)
+    if isinstance(node, (ast.FormattedValue, ast.Expr)):
+        return [node.value]
+    if isinstance(node, ast.Attribute) and is_host_attr(node.attr):
+        return [node.value]
+    return []
+
+
+def _chain_root(node: ast.expr, reads: Callable[[str], bool]) -> ast.expr:
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and reads(node.func.attr):
+        node = node.func.value
+    return node

@@ -1,0 +1,225 @@
+"""The session's runs in the order they happened, folded into the latest executed definition of each name.
+
+A cell that was edited but not run again changes nothing here; a cell run out of document order counts when it ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from looseleaf.errors import PreconditionFailed
+from looseleaf.recipe.analyze import UNPARSEABLE, analyze_cell
+from looseleaf.recipe.device_walk import DeviceWalk
+from looseleaf.recipe.facts import Binding, BindingKind, CellFacts, CodeFacts
+from looseleaf.recipe.provenance import held_names, names_in
+from looseleaf.recipe.values import UNKNOWN, Value, join
+
+# Names whose definitions are kept; more are forgotten oldest first, which costs precision, never a failure.
+DEFINITIONS_MAX = 20_000
+# Texts of `%%writefile` cells that are kept by path, and the longest of them.
+WRITTEN_FILES_MAX = 64
+WRITTEN_FILE_CHARS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class CellRun:
+    """One run of a cell. `sequence` counts from 1 without gaps; `ok`: it ended without an exception."""
+
+    sequence: int
+    cell_id: str
+    source: str
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a session name was last bound to, by the text of the runs.
+
+    `certain`: it surely happened. `codes`: notebook code that the object is or may run.
+    `carries`: notebook functions and classes that the object may hold. `modules`: for an import, what provides it; for
+    a value, packages that its expression used. `value`: what the device walk knows of it.
+    """
+
+    kind: BindingKind
+    sequence: int
+    certain: bool
+    codes: tuple[CodeFacts, ...] = ()
+    carries: frozenset[str] = frozenset()
+    modules: frozenset[str] = frozenset()
+    value: Value = UNKNOWN
+
+    @property
+    def is_class(self) -> bool:
+        """It may be a notebook class."""
+        return any(code.kind == "class" for code in self.codes)
+
+
+class ExecutionLog:
+    """Runs in sequence order; keeps definitions, not the runs themselves."""
+
+    def __init__(self) -> None:
+        self.length = 0
+        self.future_annotations = False
+        self.star_modules: list[str] = []
+        self.written_files: dict[str, str] = {}
+        self._definitions: dict[str, Definition] = {}
+
+    @property
+    def definitions(self) -> Mapping[str, Definition]:
+        """The latest executed definition of each live name."""
+        return self._definitions
+
+    def state_names(self) -> frozenset[str]:
+        """Live names that no import binds."""
+        return frozenset(name for name, d in self._definitions.items() if d.kind != "import")
+
+    def record(self, run: CellRun) -> None:
+        """Adds the next run. A sequence already recorded is ignored; a gap raises PreconditionFailed `LOG_GAP`."""
+        if run.sequence <= self.length:
+            return
+        if run.sequence != self.length + 1:
+            raise PreconditionFailed(
+                "LOG_GAP",
+                f"Run {run.sequence} arrived where run {self.length + 1} is next; send the missing runs first.",
+                next_sequence=self.length + 1,
+            )
+        self.length = run.sequence
+        facts = analyze_cell(run.source, future_annotations=self.future_annotations)
+        if facts.parsed:
+            self._fold(facts, run)
+        for path, text in facts.files:
+            self._keep_file(path, text)
+
+    def lookup(self, name: str) -> Value:
+        """What the device walk may assume of a session name."""
+        definition = self._definitions.get(name)
+        return definition.value if definition is not None else UNKNOWN
+
+    def _fold(self, facts: CellFacts, run: CellRun) -> None:
+        walk = DeviceWalk(self.lookup, star_modules=self.star_modules)
+        try:
+            walk.run(facts.tree)
+        except UNPARSEABLE:
+            # Nested deeper than our recursion: the names still count.
+            walk = DeviceWalk(self.lookup)
+        changes = walk.changes
+        written = self._global_writes(facts)
+        for binding in facts.bindings:
+            self._bind(binding, run, changes.get(binding.name, UNKNOWN))
+        for name in written - facts.defines:
+            self._put(name, Definition("value", run.sequence, certain=False, value=changes.get(name, UNKNOWN)))
+        bound = facts.defines | facts.imports | written
+        for name in changes.keys() - bound:
+            old = self._definitions.get(name)
+            if old is not None and old.kind == "value":
+                # Moved in place, such as `model.cuda()`.
+                self._definitions[name] = replace(old, value=changes[name])
+        if run.ok:
+            for name in facts.deletes:
+                self._definitions.pop(name, None)
+        self.future_annotations = self.future_annotations or facts.future_annotations
+        for module in facts.star_imports:
+            if module and module not in self.star_modules:
+                self.star_modules.append(module)
+
+    def _bind(self, binding: Binding, run: CellRun, value: Value) -> None:
+        certain = binding.certain and run.ok
+        if binding.kind == "import":
+            modules = frozenset({binding.module}) - {""}
+            old = self._definitions.get(binding.name)
+            if old is not None and old.kind == "import" and not binding.attribute:
+                # `import a.b` makes `a.b` usable wherever `a` is.
+                modules |= {m for m in old.modules if m.partition(".")[0] == binding.module.partition(".")[0]}
+            path = f"{binding.module}.{binding.attribute}" if binding.attribute else binding.module
+            self._put(
+                binding.name, Definition("import", run.sequence, certain, modules=modules, value=Value(path=path))
+            )
+            return
+        definition = Definition(
+            binding.kind,
+            run.sequence,
+            certain,
+            codes=binding.codes,
+            carries=self._carried(binding),
+            modules=self._used_modules(binding),
+            value=value,
+        )
+        self._put(binding.name, definition)
+
+    def _put(self, name: str, definition: Definition) -> None:
+        old = self._definitions.pop(name, None)
+        if old is not None and not definition.certain:
+            definition = Definition(
+                old.kind if old.kind != "import" else definition.kind,
+                definition.sequence,
+                old.certain,
+                codes=(*definition.codes, *(c for c in old.codes if c not in definition.codes)),
+                carries=definition.carries | old.carries,
+                modules=definition.modules | old.modules,
+                value=join(definition.value, old.value) if definition.value != UNKNOWN else old.value,
+            )
+        self._definitions[name] = definition
+        if len(self._definitions) > DEFINITIONS_MAX:
+            del self._definitions[next(iter(self._definitions))]
+
+    def _carried(self, binding: Binding) -> frozenset[str]:
+        names: set[str] = set()
+        for code in binding.codes:
+            names |= code.carries
+        if binding.kind == "value":
+            names |= held_names(binding.expr, self._is_class)
+        carried: set[str] = set()
+        for name in names:
+            held = self._definitions.get(name)
+            if held is None or held.kind == "import":
+                continue
+            carried |= held.carries
+            if held.codes:
+                carried.add(name)
+        return frozenset(carried - {binding.name} if binding.kind == "code" else carried)
+
+    def _is_class(self, name: str) -> bool:
+        definition = self._definitions.get(name)
+        return definition is not None and definition.is_class
+
+    def _used_modules(self, binding: Binding) -> frozenset[str]:
+        """Packages that may be needed to load the value: of the expression's names, through code that it calls."""
+        if binding.kind == "code":
+            return frozenset()
+        found: set[str] = set()
+        seen: set[str] = set()
+        todo = list(names_in(binding.expr))
+        while todo:
+            name = todo.pop()
+            definition = self._definitions.get(name)
+            if name in seen or definition is None:
+                continue
+            seen.add(name)
+            found |= definition.modules
+            for code in definition.codes:
+                todo.extend(code.reads)
+        return frozenset(found)
+
+    def _global_writes(self, facts: CellFacts) -> frozenset[str]:
+        """Names that functions reached from the cell declare global and bind."""
+        written: set[str] = set()
+        seen: set[str] = set()
+        todo = list(facts.loads)
+        while todo:
+            name = todo.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            definition = self._definitions.get(name)
+            for code in (*facts.codes_of(name), *(definition.codes if definition is not None else ())):
+                written |= code.writes
+                todo.extend(code.reads)
+        return frozenset(written)
+
+    def _keep_file(self, path: str, text: str) -> None:
+        if path and len(text) <= WRITTEN_FILE_CHARS_MAX:
+            self.written_files.pop(path, None)
+            self.written_files[path] = text
+            if len(self.written_files) > WRITTEN_FILES_MAX:
+                del self.written_files[next(iter(self.written_files))]

@@ -1,0 +1,118 @@
+"""What is known about IPython's magics, and how one stands in transformed Python."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import Final
+
+# Cell magics that run their body as Python of the session; the value: its bindings stay out of the namespace.
+BODY_IS_PYTHON: Final[dict[str, bool]] = {
+    "time": False,
+    "capture": False,
+    "prun": False,
+    "memit": False,
+    "mprun": False,
+    "lprun": False,
+    "debug": False,
+    "timeit": True,
+}
+SHELL_CELL_MAGICS: Final = frozenset({"bash", "sh", "script", "system", "sx", "!", "cmd"})
+BODY_IS_NOT_PYTHON: Final = SHELL_CELL_MAGICS | frozenset(
+    {
+        "HTML", "html", "SVG", "svg", "javascript", "js", "latex", "markdown", "mermaid", "css", "writefile", "file",
+        "perl", "ruby", "R", "python", "python2", "python3", "pypy", "cython", "sql", "bigquery", "cpp", "cu", "cuda",
+        "julia", "octave", "lua",
+    }
+)  # fmt: skip
+# Line magics whose argument is Python that stays in the namespace, and those whose bindings do not stay.
+STATEMENT_MAGICS: Final = frozenset({"time"})
+ISOLATED_MAGICS: Final = frozenset({"timeit", "prun", "memit", "lprun", "mprun"})
+# Line magics that read or replace the namespace as a whole.
+NAMESPACE_MAGICS: Final = frozenset(
+    {
+        "run", "who", "who_ls", "whos", "reset", "reset_selective", "store", "macro", "rerun", "recall", "edit",
+        "debug", "pastebin", "save", "psearch", "paste", "cpaste",
+    }
+)  # fmt: skip
+# Line magics that touch no name of the session besides `{x}` and `$x`.
+QUIET_MAGICS: Final = frozenset(
+    {
+        "matplotlib", "config", "load_ext", "reload_ext", "unload_ext", "autoreload", "aimport", "env", "set_env",
+        "cd", "pwd", "ls", "ll", "mkdir", "rmdir", "cat", "cp", "mv", "rm", "man", "more", "less", "pip", "conda",
+        "mamba", "uv", "alias", "unalias", "autosave", "automagic", "autocall", "autoawait", "bookmark", "colors",
+        "dhist", "dirs", "pushd", "popd", "doctest_mode", "gui", "history", "hist", "killbgscripts", "load", "loadpy",
+        "logstart", "logstop", "logon", "logoff", "lsmagic", "magic", "notebook", "pdb", "pprint", "precision",
+        "profile", "quickref", "system", "sx", "sc", "tb", "xmode", "page", "tensorboard", "watermark", "javascript",
+        "connect_info", "qtconsole", "tensorflow_version",
+    }
+)  # fmt: skip
+# `x?` and `x??` become these.
+HELP_MAGICS: Final = frozenset({"pinfo", "pinfo2", "pdoc", "pdef", "psource", "pfile"})
+INSTALLERS: Final = re.compile(
+    r"^\s*(?:python\S*\s+-m\s+)?(?:pip3?|conda|mamba|uv|apt|apt-get)\b.*\b(?:install|uninstall|add|remove)\b"
+)
+# First words of one-line cells that automagic takes for magics although no `%` is there.
+AUTOMAGIC_WORDS: Final = frozenset(
+    {
+        "pip", "conda", "mamba", "uv", "cd", "ls", "ll", "cat", "mkdir", "rm", "cp", "mv", "pwd", "run",
+    }
+)  # fmt: skip
+
+_INTERPOLATION = re.compile(r"(?<![{$])\{([^{}]+)\}(?!\})|(?<![$\\])\$\$?([A-Za-z_]\w*)")
+_OPTION = re.compile(r"^(?:-[a-zA-Z]+(?:\s*\d+)?|--\w[\w-]*)\s+")
+
+
+@dataclass(frozen=True, slots=True)
+class MagicCall:
+    """A line magic or shell line in transformed Python: `name` is "!" for a shell line, `line` its argument."""
+
+    name: str
+    line: str
+
+
+def magic_call(call: ast.Call) -> MagicCall | None:
+    """The magic that `call` stands for, or None if it is any other call."""
+    func = call.func
+    if not isinstance(func, ast.Attribute) or not _is_shell(func.value):
+        return None
+    texts = [arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
+    if len(texts) != len(call.args) or not texts:
+        return None
+    if func.attr in ("system", "getoutput", "getoutput_list"):
+        return MagicCall("!", texts[0])
+    if func.attr in ("run_line_magic", "run_cell_magic", "magic"):
+        if func.attr == "magic":
+            name, _, line = texts[0].lstrip("%").partition(" ")
+            return MagicCall(name, line)
+        return MagicCall(texts[0], texts[1] if len(texts) > 1 else "")
+    return None
+
+
+def _is_shell(node: ast.expr) -> bool:
+    return (
+        isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Name)
+        and node.func.id == "get_ipython"
+        and not node.args
+    )
+
+
+def interpolated_expressions(line: str) -> list[str]:
+    """The Python in `{x}` and `$x` of a shell or magic line, in order; `$$x` is the shell's, as in IPython."""
+    found = []
+    for match in _INTERPOLATION.finditer(line):
+        if match[1] is not None:
+            # A format specification such as `{x:.2f}` is not part of the expression.
+            found.append(match[1])
+        elif not match[0].startswith("$$"):
+            found.append(match[2])
+    return found
+
+
+def without_options(line: str) -> str:
+    """`line` without the options that stand before its Python, as `%timeit -n 10 f(x)` has."""
+    while match := _OPTION.match(line):
+        line = line[match.end() :]
+    return line.strip()

@@ -1,0 +1,68 @@
+"""A session as a recipe sees it: what the log's text says, overruled by what headers recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from looseleaf.recipe.log import Definition, ExecutionLog
+from looseleaf.recipe.name_facts import UNKNOWN_NAME, NameFacts
+from looseleaf.recipe.values import UNKNOWN, Value
+
+# Libraries whose device memory is not a payload of ours: what the text says of it stands.
+_OPAQUE_PACKAGES = frozenset(
+    {"jax", "jaxlib", "flax", "optax", "tensorflow", "keras", "cupy", "cudf", "cuml", "cugraph", "xgboost"}
+)
+_CONTAINER_TYPES = frozenset({"dict", "list", "tuple"})
+
+
+class SessionView:
+    """`headers` None: nothing is recorded, the log's names are the live ones (static only)."""
+
+    def __init__(self, log: ExecutionLog, headers: Mapping[str, NameFacts] | None) -> None:
+        self.log = log
+        self.headers = headers
+        self.live: frozenset[str] = frozenset(log.definitions if headers is None else headers)
+
+    def definition(self, name: str) -> Definition | None:
+        """The latest executed definition of `name`, if it is live."""
+        return self.log.definitions.get(name) if name in self.live else None
+
+    def recorded(self, name: str) -> NameFacts | None:
+        """What a header says of `name`, None if none does."""
+        facts = self.headers.get(name) if self.headers is not None else None
+        return None if facts is UNKNOWN_NAME else facts
+
+    def is_import(self, name: str) -> bool:
+        """`name` is bound by an import: its package is needed, its bytes are not state."""
+        facts = self.recorded(name)
+        if facts is not None and facts.kind == "module":
+            return True
+        definition = self.definition(name)
+        return definition is not None and definition.kind == "import"
+
+    def lookup(self, name: str) -> Value:
+        """What the device walk may assume of `name`."""
+        value = self.log.lookup(name)
+        facts = self.recorded(name)
+        if name not in self.live:
+            return UNKNOWN
+        if facts is None or value.path:
+            return value
+        return recorded_value(facts, value)
+
+
+def recorded_value(facts: NameFacts, guess: Value) -> Value:
+    """`guess` with what a header knows better."""
+    opaque = facts.type_module.partition(".")[0] in _OPAQUE_PACKAGES
+    resident = facts.device_bytes > 0 or (opaque and guess.resident)
+    value = replace(guess, resident=resident, exact=not opaque)
+    if facts.has_flag:
+        return replace(value, known=True, flag=facts.flag)
+    if facts.type_module == "torch" and facts.type_name == "device":
+        return value
+    if guess.known and not (isinstance(guess.flag, (dict, list, tuple)) and facts.type_name in _CONTAINER_TYPES):
+        return replace(value, known=False, flag=None)
+    if guess.cls and facts.type_name != guess.cls[0].name:
+        return replace(value, cls=(), attrs={})
+    return value
