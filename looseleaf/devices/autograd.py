@@ -1,0 +1,149 @@
+"""Backward passes on virtual devices: C++ computes gradients where no mode looks; here they get their device.
+
+The engine's Python callbacks (hooks, custom functions, checkpointing) run with the mode on, and inside a backward pass
+a gradient that no mode has seen counts as the device's. A `.grad` is tagged when it is read.
+Imported only after torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from looseleaf.devices.identity import grad_of
+from looseleaf.devices.mode import Handler, VirtualDeviceMode
+from looseleaf.devices.patches import PatchSet
+from looseleaf.devices.stack import on_stack
+from looseleaf.devices.tags import index_of, retag_storage, tag_tensor
+
+torch: Any = importlib.import_module("torch")
+_autograd: Any = importlib.import_module("torch.autograd")
+_graph: Any = importlib.import_module("torch.autograd.graph")
+_function: Any = importlib.import_module("torch.autograd.function")
+Tensor = torch.Tensor
+_CONTEXT_DEVICES = "_looseleaf_devices"
+
+_depth = threading.local()
+
+
+def in_backward() -> bool:
+    """Whether this thread is inside the autograd engine."""
+    return getattr(_depth, "count", 0) > 0
+
+
+def handlers(mode: VirtualDeviceMode) -> dict[Any, Handler]:
+    """Handlers of the calls that meet gradients."""
+
+    def get_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return grad_of(mode, args[0])
+
+    def set_grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor, grad = args
+        if isinstance(grad, Tensor):
+            index, have = index_of(tensor), index_of(grad)
+            if index is not None and have is None and in_backward():
+                tag_tensor(mode.gpus, grad, index)
+            elif index != have:
+                raise RuntimeError("assigned grad has data located on a different device")
+        return func(*args, **kwargs)
+
+    def grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        inputs = kwargs.get("inputs", args[1] if len(args) > 1 else ())
+        inputs = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
+        return tuple(_placed(mode, one, _edge_index(of)) for one, of in zip(result, inputs, strict=True))
+
+    def register_hook(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor, hook = args[0], kwargs.get("hook", args[1] if len(args) > 1 else None)
+        index = index_of(tensor)
+        if index is None or not callable(hook):
+            return func(*args, **kwargs)
+
+        def with_device(gradient: Any) -> Any:
+            if isinstance(gradient, Tensor) and index_of(gradient) is None:
+                tag_tensor(mode.gpus, gradient, index)
+            return hook(gradient)
+
+        return func(tensor, with_device)
+
+    return {
+        torch.Tensor.grad.__get__: get_grad,
+        torch.Tensor.grad.__set__: set_grad,
+        torch._C.TensorBase.grad.__get__: get_grad,
+        _autograd.grad: grad,
+        torch.Tensor.register_hook: register_hook,
+    }
+
+
+def _edge_index(edge: Any) -> int | None:
+    return index_of(edge) if isinstance(edge, Tensor) else None
+
+
+def _placed(mode: VirtualDeviceMode, gradient: Any, index: int | None) -> Any:
+    """A gradient on the device of what it belongs to."""
+    if not isinstance(gradient, Tensor):
+        return gradient
+    have = index_of(gradient)
+    if have is None and index is not None:
+        tag_tensor(mode.gpus, gradient, index)
+    elif have is not None and index is None:
+        gradient = gradient.clone()
+        retag_storage(mode.gpus, gradient.untyped_storage(), None)
+    return gradient
+
+
+def patch(mode: VirtualDeviceMode, patches: PatchSet) -> None:
+    """Let the engine call back into Python with the mode on, and custom functions see their gradients' device."""
+    original = _graph._engine_run_backward
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        if torch._C._is_torch_function_all_disabled() or not mode.live:
+            return original(*args, **kwargs)
+        _depth.count = getattr(_depth, "count", 0) + 1
+        try:
+            if on_stack(mode):
+                return original(*args, **kwargs)
+            with mode:
+                return original(*args, **kwargs)
+        finally:
+            _depth.count -= 1
+
+    patches.set(_graph, "_engine_run_backward", run_backward)
+    patches.set(_autograd, "_engine_run_backward", run_backward)
+    _patch_functions(mode, patches)
+
+
+def _patch_functions(mode: VirtualDeviceMode, patches: PatchSet) -> None:
+    inherited = _function.Function.__dict__["apply"].__func__
+
+    def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:
+        result = inherited(cls, *args, **kwargs)
+        outputs = result if isinstance(result, tuple) else (result,)
+        devices = [index_of(one) if isinstance(one, Tensor) else None for one in outputs]
+        if any(index is not None for index in devices):
+            for one in outputs:
+                context = one.grad_fn if isinstance(one, Tensor) else None
+                if isinstance(context, _function.BackwardCFunction):
+                    setattr(context, _CONTEXT_DEVICES, devices)
+                    break
+        return result
+
+    patches.set(_function.Function, "apply", classmethod(apply))
+    for name in ("apply", "apply_boxed"):
+        if name in vars(_function.BackwardCFunction):
+            patches.set(_function.BackwardCFunction, name, _tagging(mode, getattr(_function.BackwardCFunction, name)))
+
+
+def _tagging(mode: VirtualDeviceMode, original: Callable[..., Any]) -> Callable[..., Any]:
+    def apply(self: Any, *args: Any) -> Any:
+        devices = getattr(self, _CONTEXT_DEVICES, None)
+        if devices is not None:
+            boxed = args[0] if len(args) == 1 and isinstance(args[0], list) else args
+            for gradient, index in zip(boxed, devices, strict=False):
+                if index is not None and isinstance(gradient, Tensor) and index_of(gradient) is None:
+                    tag_tensor(mode.gpus, gradient, index)
+        return original(self, *args)
+
+    return apply

@@ -1,0 +1,96 @@
+"""Which torch functions the virtual device treats apart, as they reach `__torch_function__`.
+
+Imported only after torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import types
+from collections.abc import Iterable
+from typing import Any
+
+torch: Any = importlib.import_module("torch")
+_device_context: Any = importlib.import_module("torch.utils._device")
+_F = torch.nn.functional
+_VF = torch._VF
+_INIT = torch.nn.init
+
+# Answers about a tensor that are the same on every device and read no element.
+_METADATA = """
+size stride dim ndimension numel nelement element_size is_contiguous is_floating_point is_complex is_signed
+is_inference is_conj is_neg storage_offset data_ptr untyped_storage _typed_storage storage has_names
+requires_grad_ retain_grad register_post_accumulate_grad_hook is_same_size is_set_to is_coalesced is_distributed
+__len__ __hash__ __dir__ __setstate__ __reduce_ex__ dense_dim sparse_dim names
+"""
+# Results share the argument's storage, always; nothing runs on a device.
+_VIEWS = """
+detach view view_as expand expand_as permute transpose t squeeze unsqueeze narrow select unbind split
+split_with_sizes chunk as_strided unfold swapaxes swapdims movedim moveaxis diagonal alias unsafe_chunk unsafe_split
+hsplit vsplit dsplit
+"""
+# CUDA accepts host tensors with dimensions beside device tensors here.
+_MIXED_ALLOWED = """
+copy_ _foreach_copy_ set_ type_as __setitem__ index_put_ index_put tensor_split new_tensor new ctc_loss
+broadcast_tensors expand_as view_as reshape_as resize_as_ result_type _pad_packed_sequence
+lstm gru rnn_tanh rnn_relu swap_tensors register_hook __deepcopy__ _has_compatible_shallow_copy_type
+"""
+# Draws from the device's generator.
+_RANDOM = """
+rand randn randint randperm normal bernoulli multinomial poisson binomial rand_like randn_like randint_like
+uniform_ normal_ random_ bernoulli_ exponential_ geometric_ log_normal_ cauchy_ dropout dropout_ alpha_dropout
+alpha_dropout_ feature_dropout feature_dropout_ feature_alpha_dropout feature_alpha_dropout_ native_dropout dropout1d
+dropout2d dropout3d gumbel_softmax rrelu rrelu_ fractional_max_pool2d fractional_max_pool3d
+fractional_max_pool2d_with_indices fractional_max_pool3d_with_indices scaled_dot_product_attention
+multi_head_attention_forward lstm gru rnn_tanh rnn_relu trunc_normal_ xavier_uniform_ xavier_normal_
+kaiming_uniform_ kaiming_normal_ orthogonal_ sparse_ svd_lowrank pca_lowrank _standard_gamma _sample_dirichlet
+"""
+_CONVOLUTIONS = """
+conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
+"""
+# CUDA's autocast computes these in float32 (torch's documentation of autocast, "CUDA Ops that autocast to float32").
+_AUTOCAST_FLOAT32 = """
+__pow__ __rpow__ __rtruediv__ acos asin cosh cosine_embedding_loss cdist cosine_similarity cross_entropy cumprod cumsum
+dist erfinv exp expm1 group_norm hinge_embedding_loss kl_div l1_loss layer_norm log log10 log_softmax log1p log2
+margin_ranking_loss mse_loss multilabel_margin_loss multi_margin_loss nll_loss norm normalize pdist poisson_nll_loss
+pow prod reciprocal rsqrt sinh smooth_l1_loss huber_loss soft_margin_loss softmax softmin softplus sum tan
+triplet_margin_loss binary_cross_entropy_with_logits gaussian_nll_loss multilabel_soft_margin_loss renorm
+"""
+
+
+def _resolve(names: str, owners: Iterable[Any]) -> frozenset[Any]:
+    found = set()
+    for name in names.split():
+        for owner in owners:
+            function = getattr(owner, name, None)
+            if function is not None:
+                found.add(function)
+    return frozenset(found)
+
+
+def property_getters() -> list[Any]:
+    """The `__get__` of each property that C++ gives Tensor, as modes receive it."""
+    base = torch._C.TensorBase
+    getters = []
+    for name in dir(base):
+        attribute = getattr(base, name, None)
+        if isinstance(attribute, (types.GetSetDescriptorType, property)) or type(attribute).__name__ == "getset_descriptor":
+            getters.append(attribute.__get__)
+    for name in ("H", "T", "mH", "mT", "grad", "__cuda_array_interface__"):
+        attribute = torch.Tensor.__dict__.get(name)
+        if attribute is not None:
+            getters.append(attribute.__get__)
+    return getters
+
+
+_TENSOR_AND_TORCH = (torch.Tensor, torch)
+_ALL = (torch.Tensor, torch, _F, _VF, torch._C._nn, torch.special, torch.linalg)
+
+METADATA: frozenset[Any] = _resolve(_METADATA, _TENSOR_AND_TORCH)
+VIEWS: frozenset[Any] = _resolve(_VIEWS, _TENSOR_AND_TORCH)
+MIXED_ALLOWED: frozenset[Any] = _resolve(_MIXED_ALLOWED, _ALL)
+RANDOM: frozenset[Any] = _resolve(_RANDOM, (*_ALL, _INIT))
+CONVOLUTIONS: frozenset[Any] = _resolve(_CONVOLUTIONS, (torch, _F))
+AUTOCAST_FLOAT32: frozenset[Any] = _resolve(_AUTOCAST_FLOAT32, _ALL)
+# A default device set with torch.set_default_device or `with torch.device(...)` applies to these alone.
+CONSTRUCTORS: frozenset[Any] = frozenset(_device_context._device_constructors())

@@ -1,0 +1,130 @@
+"""One installation of the device seam: role, kind, and the backend once torch is there."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from looseleaf.devices.backend import KINDS, ROLES, DeviceBackend, DeviceState, NoneBackend
+from looseleaf.devices.hook import PostImportHook
+from looseleaf.devices.refusals import RefusingFinder
+from looseleaf.devices.virtual import VirtualGpus
+from looseleaf.errors import InvalidArgument
+
+GPUS_MAX = 64
+
+_forking: Installation | None = None
+_fork_hook_registered = False
+
+
+class Installation:
+    """Holds what `install` was told. Before torch is imported there is no backend, only values to give it."""
+
+    def __init__(self, role: str, kind: str, gpus: int, delays: bool, memory_bytes: int) -> None:
+        if role not in ROLES or kind not in KINDS or not 0 <= gpus <= GPUS_MAX or memory_bytes <= 0:
+            raise InvalidArgument(
+                "DEVICES_MALFORMED",
+                f"No such device setting: role {role!r}, kind {kind!r}, {gpus} GPUs (0 to {GPUS_MAX}), "
+                f"{memory_bytes} bytes each. Nothing was changed.",
+            )
+        self.role, self.kind = role, kind
+        self.gpus = VirtualGpus(gpus, memory_bytes, delays)
+        self._backend: Any = None
+        self._pending: DeviceState | None = None
+        self._hook = PostImportHook("torch", self._torch_imported)
+        self._refusals = RefusingFinder()
+
+    def start(self) -> None:
+        """Watch for torch, or patch it now if it is there."""
+        if self.kind == "none":
+            return
+        self._hook.start()
+        if self.kind == "emulated" and self.role in ("worker", "reference"):
+            self._refusals.start()
+            _watch_forks(self)
+
+    def stop(self) -> None:
+        """Undo everything."""
+        _watch_forks(None)
+        self._hook.stop()
+        self._refusals.stop()
+        if self._backend is not None:
+            self._backend.close()
+            self._backend = None
+
+    def _torch_imported(self) -> None:
+        """Runs in the importing thread."""
+        if self.role == "zygote":
+            self._warm()
+            return
+        if self.role == "kernel":
+            module: Any = importlib.import_module("looseleaf.devices.kernel_guard")
+            self._backend = module.KernelBackend(self.gpus, self.kind)
+        elif self.kind == "emulated":
+            module = importlib.import_module("looseleaf.devices.emulated_backend")
+            self._backend = module.EmulatedBackend(self.gpus)
+        else:
+            module = importlib.import_module("looseleaf.devices.cuda_backend")
+            self._backend = module.CudaBackend()
+        if self._pending is not None:
+            self._backend.apply_device_state(self._pending)
+
+    def _warm(self) -> None:
+        """Import what a worker forked from here will install; patches nothing."""
+        name = "emulated_backend" if self.kind == "emulated" else "cuda_backend"
+        importlib.import_module(f"looseleaf.devices.{name}")
+
+    def backend(self) -> DeviceBackend:
+        """The backend; NoneBackend while torch is not imported, when no storage can exist."""
+        return NoneBackend() if self._backend is None else self._backend
+
+    def ensure_thread(self) -> None:
+        """See the package."""
+        if self._backend is not None:
+            self._backend.ensure_thread()
+
+    def attach(self, gpus: Sequence[int], delays: bool) -> None:
+        """Open a context; before torch is imported, only note how many devices there are."""
+        if self._backend is not None:
+            self._backend.attach(gpus, delays)
+            return
+        if self.kind == "emulated":
+            self.gpus.delays = delays
+            self.gpus.resize(len(gpus))
+            self.gpus.open_context()
+        elif self.kind == "cuda":
+            # The driver reads this once, at its first use, which cannot be before torch is imported.
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
+
+    def device_state(self) -> DeviceState:
+        """The backend's, or what shall be applied to it."""
+        if self._backend is not None:
+            return self._backend.device_state()  # type: ignore[no-any-return]
+        return self._pending or DeviceState()
+
+    def apply_device_state(self, state: DeviceState) -> None:
+        """To the backend, or to the one that is made when torch is imported."""
+        if self._backend is not None:
+            self._backend.apply_device_state(state)
+        else:
+            self._pending = state
+
+    def after_fork_in_child(self) -> None:
+        """A child of a process that used a device may not use it."""
+        self.gpus.after_fork_in_child()
+
+
+def _watch_forks(installation: Installation | None) -> None:
+    """Tell `installation`, and only the latest, about forks; the interpreter keeps one hook for good."""
+    global _forking, _fork_hook_registered
+    _forking = installation
+    if installation is not None and not _fork_hook_registered:
+        _fork_hook_registered = True
+        os.register_at_fork(after_in_child=_in_child)
+
+
+def _in_child() -> None:
+    if _forking is not None:
+        _forking.after_fork_in_child()

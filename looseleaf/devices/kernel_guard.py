@@ -1,0 +1,278 @@
+"""A kernel between GPU cells: it answers for the pool's devices and has none itself (design §4, §9).
+
+Questions and plain values (seeds, the current device, `torch.device`) work. The first real use of a device raises
+`PreconditionFailed("CUDA_IN_CPU_CELL")` before the call has done anything. torch asks one Python function to open the
+device before C++ uses it, so nearly everything is caught there, in every thread, at no cost to CPU cells.
+Small device values may be *read* here: see `KernelBackend.to_device`.
+Imported only after torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn
+
+from looseleaf.devices import autograd, stack
+from looseleaf.devices.backend import DeviceState, device_index, host_bytes
+from looseleaf.devices.generators import DefaultGenerator
+from looseleaf.devices.generators import _real_generator as real_generator
+from looseleaf.devices.identity import Identity
+from looseleaf.devices.legacy import patch_legacy
+from looseleaf.devices.memory import accelerator_memory_answers, memory_answers, work_answers
+from looseleaf.devices.mode import Handler, VirtualDeviceMode
+from looseleaf.devices.moves import Moves
+from looseleaf.devices.patches import PatchSet
+from looseleaf.devices.queries import CUDA_MODULES, named, patch_queries
+from looseleaf.devices.requests import HOST
+from looseleaf.devices.storages import patch_class_defaults, patch_serialization, patch_storages
+from looseleaf.devices.streams import StreamRegistry
+from looseleaf.devices.tags import index_of, retag_storage, storage_index
+from looseleaf.devices.threads import patch_threads
+from looseleaf.devices.virtual import VirtualGpus
+from looseleaf.errors import PreconditionFailed
+
+torch: Any = importlib.import_module("torch")
+
+# Work on a device beyond what memory and work answers name.
+_REFUSED = (
+    "Stream", "ExternalStream", "Event", "CUDAGraph", "graph", "make_graphed_callables",
+    "cudart", "MemPool", "current_blas_handle", "current_solver_handle",
+)
+# Reading a small device value: these give numbers, text or a host copy.
+_READS = """
+item tolist __repr__ __format__ __float__ __int__ __bool__ __index__ __complex__ __len__ __getitem__ __iter__
+clone __contains__ numpy __array__ __deepcopy__ is_nonzero
+"""
+
+
+def refuse(what: str) -> NoReturn:
+    """Raise the one error of this module."""
+    raise PreconditionFailed(
+        "CUDA_IN_CPU_CELL",
+        f"This cell ran on the CPU, for nothing in it seemed to need a GPU, but it uses one ({what}). "
+        "Nothing was lost: variables are as the statements before left them. "
+        "Put %%gpu on the cell's first line and run it again.",
+        used=what,
+    )
+
+
+def refusing(name: str) -> Callable[..., Any]:
+    """A function called `name` that only refuses."""
+    return named(lambda *args, **kwargs: refuse(name), name)
+
+
+class _ReadMode(VirtualDeviceMode):
+    """Entered once a device value was materialised for reading; anything but reading one is a use of the device."""
+
+    def use(self) -> None:
+        """Reading is none."""
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for value in (*args, *kwargs.values()):
+            self._refuse_device(func, value)
+        return func(*args, **kwargs)
+
+    def construct(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: Any) -> Any:
+        return self.call(func, args, kwargs)
+
+    def _refuse_device(self, func: Any, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            if index_of(value) is not None:
+                refuse(getattr(func, "__name__", str(func)))
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                self._refuse_device(func, item)
+
+
+class _Reads(Moves):
+    """Moves to the host are reads; every other one is a use."""
+
+    def move(self, func: Any, tensor: Any, target: int, kwargs: dict[str, Any]) -> Any:
+        if target != HOST and index_of(tensor) != target:
+            refuse("Tensor.to")
+        return super().move(func, tensor, target, kwargs)
+
+    def copy_(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if index_of(args[0]) is not None:
+            refuse("Tensor.copy_")
+        return func(*args, **kwargs)
+
+
+class KernelBackend:
+    """See DeviceBackend, for a kernel of either kind of device. `close` undoes all patches."""
+
+    def __init__(self, gpus: VirtualGpus, kind: str) -> None:
+        self.kind = kind
+        self.gpus = gpus
+        self._patches = PatchSet()
+        self._mode = self._read_mode()
+        self._reading = False
+        self._patch()
+
+    def _read_mode(self) -> _ReadMode:
+        mode = _ReadMode(self.gpus, autograd.in_backward)
+        identity = Identity(mode)
+        mode.handlers.update(identity.handlers())
+        mode.handlers.update(_Reads(mode).handlers())
+        for name in _READS.split():
+            function = getattr(torch.Tensor, name, None)
+            if function is not None and function not in mode.handlers:
+                mode.handlers[function] = _read(mode)
+        return mode
+
+    def _patch(self) -> None:
+        patches, gpus = self._patches, self.gpus
+        patch_class_defaults(patches)
+        patch_queries(gpus, patches)
+        patch_storages(gpus, self._mode, patches)
+        patch_serialization(lambda storage, index: refuse("torch.load to a CUDA device"), gpus, patches)
+        patch_legacy(patches, lambda *args, **kwargs: refuse("a torch.cuda tensor type"))
+        names = {*memory_answers(gpus), *work_answers(gpus), *_REFUSED}
+        for name in sorted(names):
+            if any(name in vars(module) for module in CUDA_MODULES):
+                patches.set_where_same(CUDA_MODULES, name, refusing(f"torch.cuda.{name}"))
+        # Optimizers ask for the current stream before every step, on CPUs too: an answer, not a use.
+        streams = StreamRegistry(gpus)
+        for name, answer in streams.answers().items():
+            patches.set_where_same(CUDA_MODULES, name, answer)
+        patches.set(torch.accelerator, "current_stream", streams.current)
+        for name in (*accelerator_memory_answers(gpus), "synchronize", "set_stream"):
+            if name in vars(torch.accelerator):
+                patches.set(torch.accelerator, name, refusing(f"torch.accelerator.{name}"))
+        generators = tuple(DefaultGenerator(gpus, index) for index in range(gpus.count))
+        patches.set(torch.cuda, "default_generators", generators)
+        self._patch_tensors()
+        patch_threads(self.ensure_thread, self.leave_thread, patches)
+
+    def _patch_tensors(self) -> None:
+        """The few ways to a device that do not ask torch's Python side to open it."""
+        patches = self._patches
+        original_to, original_type = torch.Tensor.to, torch.Tensor.type
+        original_cuda, original_parse = torch.Tensor.cuda, torch._C._nn._parse_to
+        original_storage_to = torch.UntypedStorage.to
+
+        def to(self: Any, *args: Any, **kwargs: Any) -> Any:
+            first = args[0] if args else kwargs.get("device")
+            if type(first) is int:
+                refuse("Tensor.to")
+            return original_to(self, *args, **kwargs)
+
+        def cuda(self: Any, *args: Any, **kwargs: Any) -> Any:
+            refuse("Tensor.cuda")
+
+        def parse_to(*args: Any, **kwargs: Any) -> Any:
+            first = args[0] if args else kwargs.get("device")
+            if type(first) is int:
+                refuse("Module.to")
+            return original_parse(*args, **kwargs)
+
+        def type_(self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+            name = dtype if isinstance(dtype, str) else getattr(dtype, "__module__", "")
+            if isinstance(name, str) and name.startswith("torch.cuda"):
+                refuse("Tensor.type")
+            return original_type(self) if dtype is None else original_type(self, dtype, *args, **kwargs)
+
+        def storage_to(self: Any, *, device: Any, non_blocking: bool = False) -> Any:
+            if torch.device(device).type == "cuda":
+                refuse("Storage.to")
+            return original_storage_to(self, device=device, non_blocking=non_blocking)
+
+        def pin_memory(self: Any, device: Any = None) -> Any:
+            # A loader that pins its batches is no use of a device; only a later copy is.
+            return self
+
+        for name, function in (("to", to), ("cuda", cuda), ("type", type_), ("pin_memory", pin_memory)):
+            patches.set(torch.Tensor, name, named(function, name))
+        del original_cuda
+        patches.set(torch._C._nn, "_parse_to", parse_to)
+        patches.set(torch.UntypedStorage, "to", storage_to)
+        patches.set(torch, "Generator", _guarded_generator())
+
+    def close(self) -> None:
+        """torch as it was."""
+        self._mode.live = False
+        self.leave_thread()
+        self._patches.restore()
+
+    def ensure_thread(self) -> None:
+        """Virtual values that are in the kernel for reading are seen as such in this thread too."""
+        if self._reading:
+            stack.enter(self._mode)
+
+    def leave_thread(self) -> None:
+        """Before a thread ends."""
+        stack.leave(self._mode)
+
+    def device_of(self, storage: Any) -> str:
+        index = storage_index(storage)
+        return "cpu" if index is None else f"cuda:{index}"
+
+    def host_view(self, storage: Any) -> memoryview:
+        return host_bytes(storage)
+
+    def to_device(self, storage: Any, device: str) -> Any:
+        """Tags `storage`: its tensors say that they are on `device` and may be read (`item`, `repr`, `cpu`, ...).
+
+        Any other use of them raises CUDA_IN_CPU_CELL. From now on CPU cells pay for a mode: ~2 µs a torch call.
+        """
+        index = device_index(device)
+        if index != storage_index(storage):
+            self.gpus.resize(max(self.gpus.count, (index or 0) + 1))
+            retag_storage(self.gpus, storage, index)
+        if index is not None:
+            self._reading = True
+            self.ensure_thread()
+        return storage
+
+    @contextlib.contextmanager
+    def raw(self) -> Iterator[None]:
+        with torch._C.DisableTorchFunction():
+            yield
+
+    def touched(self) -> float | None:
+        return None
+
+    def reset_touch(self) -> None:
+        return
+
+    def attach(self, gpus: Sequence[int], delays: bool = False) -> None:
+        refuse("attach")
+
+    def resident_bytes(self) -> dict[str, int]:
+        return {}
+
+    def device_state(self) -> DeviceState:
+        return self.gpus.state()
+
+    def apply_device_state(self, state: DeviceState) -> None:
+        self.gpus.apply(state)
+
+
+def _read(mode: _ReadMode) -> Handler:
+    def read(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        index = index_of(args[0]) if args and isinstance(args[0], torch.Tensor) else None
+        if index is not None:
+            mode.adopt(result, index, args)
+        return result
+
+    return read
+
+
+def _guarded_generator() -> Any:
+    """`torch.Generator` that refuses a CUDA device; isinstance works for torch's own objects."""
+
+    class Kind(type(real_generator)):  # type: ignore[misc]
+        def __instancecheck__(cls, instance: Any) -> bool:
+            return isinstance(instance, real_generator)
+
+    class Generator(real_generator, metaclass=Kind):  # type: ignore[misc]
+        def __new__(cls, device: Any = "cpu") -> Any:
+            if isinstance(device, int) or torch.device(device).type == "cuda":
+                refuse("torch.Generator")
+            return real_generator(device)
+
+    Generator.__module__, Generator.__qualname__ = "torch", "Generator"
+    return Generator

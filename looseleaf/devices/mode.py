@@ -1,0 +1,231 @@
+"""The mode that makes CPU tensors into tensors of virtual GPUs (design §8).
+
+One `TorchFunctionMode`, entered in each thread, sees every call of torch's Python API. A call that asks for a CUDA
+device runs on the CPU and its result's storage is tagged; a call with tagged arguments tags what it returns; a call
+that mixes devices raises as CUDA does. While a call runs the mode is off, so torch's inner Python code sees plain CPU
+tensors, and a composite function costs one interception.
+
+Cost, measured on a 2-core machine with `python -m looseleaf.devices.overhead`: see that module.
+Imported only after torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from looseleaf.devices import functions, generators, tags
+from looseleaf.devices.requests import ELSEWHERE, HOST, cuda_type_name, default_device, requested
+from looseleaf.devices.tags import index_of, tag_tensor
+from looseleaf.devices.virtual import VirtualGpus
+
+torch: Any = importlib.import_module("torch")
+_overrides: Any = importlib.import_module("torch.overrides")
+
+Tensor = torch.Tensor
+Parameter = torch.nn.Parameter
+_is_autocast_enabled = torch.is_autocast_enabled
+
+Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+# Types of arguments that hold no tensor; checked by identity before anything slower.
+_PLAIN: frozenset[type] = frozenset(
+    {int, float, bool, str, complex, type(None), slice, type(Ellipsis), torch.dtype, torch.device, torch.Size, range}
+)
+_EMPTY: dict[str, Any] = {}
+
+
+class Scan:
+    """What the arguments of one call hold."""
+
+    __slots__ = ("host", "index", "other")
+
+    def __init__(self) -> None:
+        self.index: int | None = None  # the first virtual device met
+        self.other: int | None = None  # a second one, if there is one
+        self.host: Any = None  # a host tensor with dimensions, which CUDA would not take beside device tensors
+
+    def add(self, value: Any) -> None:
+        """Look at one argument, and into lists, tuples and dicts of them."""
+        kind = type(value)
+        if kind is Tensor or kind is Parameter:
+            self._tensor(value)
+        elif kind in _PLAIN:
+            return
+        elif isinstance(value, Tensor):
+            self._tensor(value)
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                if type(item) not in _PLAIN:
+                    self.add(item)
+
+    def _tensor(self, tensor: Any) -> None:
+        index = index_of(tensor)
+        if index is None:
+            if self.host is None and tensor.dim() > 0:
+                self.host = tensor
+        elif self.index is None:
+            self.index = index
+        elif index != self.index:
+            self.other = index
+
+
+class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
+    """See the module. One object serves all threads; after `live` is off it passes every call through."""
+
+    def __init__(self, gpus: VirtualGpus, in_backward: Callable[[], bool]) -> None:
+        super().__init__()
+        self.gpus = gpus
+        self.live = True
+        self.handlers: dict[Any, Handler] = {}
+        self._in_backward = in_backward
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if not self.live:
+            return func(*args, **(kwargs or _EMPTY))
+        handler = self.handlers.get(func)
+        if handler is not None:
+            return handler(func, args, kwargs or _EMPTY)
+        return self.call(func, args, kwargs or _EMPTY)
+
+    def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The rule for every function without one of its own."""
+        scan = Scan()
+        add = scan.add
+        for value in args:
+            add(value)
+        if kwargs:
+            for value in kwargs.values():
+                add(value)
+            if kwargs.get("device") is not None:
+                return self.construct(func, args, kwargs, kwargs["device"])
+            if kwargs.get("pin_memory"):
+                return self._construct_pinned(func, args, kwargs)
+        index = scan.index
+        if index is None:
+            if func in functions.CONSTRUCTORS:
+                device = default_device()
+                if device is not None:
+                    return self.construct(func, args, kwargs, device)
+            return func(*args, **kwargs)
+        if scan.other is not None or scan.host is not None:
+            self._check_mixed(func, args, scan)
+        self.use()
+        result = self.run(func, args, kwargs, index)
+        kind = type(result)
+        if kind is Tensor:
+            if scan.host is None:
+                tag_tensor(self.gpus, result, index)
+            else:
+                self.adopt(result, index, args)
+        elif kind not in _PLAIN:
+            self.adopt(result, index, args)
+        return result
+
+    def use(self) -> None:
+        """A device is used now; raises in a forked child that may not."""
+        if self.gpus.touched_at is None:
+            self.gpus.touch()
+
+    def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> Any:
+        """Compute on the CPU what virtual device `index` would, with its generator and under its autocast."""
+        if func in functions.RANDOM and kwargs.get("generator") is None:
+            return generators.draw(self.gpus, index, lambda: self._compute(func, args, kwargs))
+        return self._compute(func, args, kwargs)
+
+    def _compute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if _is_autocast_enabled("cuda"):
+            from looseleaf.devices import autocast
+
+            return self._guarded(autocast.run, (func, args, kwargs), _EMPTY)
+        return self._guarded(func, args, kwargs)
+
+    def _guarded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return func(*args, **kwargs)
+        except RuntimeError as error:
+            if "DefaultCPUAllocator" not in str(error):
+                raise
+            raise torch.OutOfMemoryError(f"CUDA out of memory. (This virtual GPU's host: {error})") from error
+
+    def construct(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: Any) -> Any:
+        """A call that says on which device its result shall be."""
+        target = requested(self.gpus, device)
+        if target == ELSEWHERE:
+            return func(*args, **kwargs)
+        kwargs = {**kwargs, "device": "cpu"}
+        pinned = bool(kwargs.pop("pin_memory", False))
+        if target == HOST:
+            result = func(*args, **kwargs)
+        else:
+            self.use()
+            generators.check_generator(kwargs.get("generator"), on_device=True)
+            result = self.run(func, args, kwargs, target)
+        return self._settle(result, target, args, kwargs, pinned)
+
+    def _construct_pinned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        device = default_device() if func in functions.CONSTRUCTORS else None
+        if device is not None:
+            return self.construct(func, args, kwargs, device)
+        kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}
+        return self._settle(func(*args, **kwargs), HOST, args, kwargs, True)
+
+    def _settle(self, result: Any, target: int, args: tuple[Any, ...], kwargs: dict[str, Any], pinned: bool) -> Any:
+        """Make `result` live on `target`; it is copied if it shares an argument's memory on another device."""
+        if not isinstance(result, Tensor):
+            return result
+        index = None if target == HOST else target
+        have = index_of(result)
+        if have != index:
+            taken = {id(storage) for value in (*args, *kwargs.values()) for storage in _argument_storages(value)}
+            if have is not None or any(id(storage) in taken for storage in tags.storages_of(result)):
+                result = result.clone()
+            if index is not None:
+                tag_tensor(self.gpus, result, index)
+        if pinned:
+            result.untyped_storage()._looseleaf_pinned = True
+        return result
+
+    def adopt(self, result: Any, index: int, args: tuple[Any, ...] = ()) -> None:
+        """Tag every new tensor in `result`; one that is, or shares memory with, a host argument stays the host's."""
+        if isinstance(result, Tensor):
+            for value in args:
+                if value is result:
+                    return
+            if index_of(result) is None and not self._shares_host(result, args):
+                tag_tensor(self.gpus, result, index)
+        elif isinstance(result, (list, tuple)):
+            for item in result:
+                if isinstance(item, (Tensor, list, tuple)):
+                    self.adopt(item, index, args)
+
+    def _shares_host(self, result: Any, args: tuple[Any, ...]) -> bool:
+        mine = {id(storage) for storage in tags.storages_of(result)}
+        return any(id(storage) in mine for value in args for storage in _argument_storages(value))
+
+    def _check_mixed(self, func: Any, args: tuple[Any, ...], scan: Scan) -> None:
+        """Raise as CUDA does when one call gets tensors of several devices."""
+        if func in functions.MIXED_ALLOWED or self._in_backward():
+            # Inside a backward pass C++ hands out gradients that no mode has seen; they count as the device's.
+            return
+        if scan.other is None and scan.host.device.type != "cpu":
+            return
+        second = "cpu" if scan.other is None else f"cuda:{scan.other}"
+        if func in functions.CONVOLUTIONS and len(args) > 1 and scan.other is None:
+            names = [cuda_type_name(tensor.dtype, index_of(tensor)) for tensor in args[:2]]
+            if names[0] != names[1]:
+                raise RuntimeError(f"Input type ({names[0]}) and weight type ({names[1]}) should be the same")
+        raise RuntimeError(
+            "Expected all tensors to be on the same device, but found at least two devices, "
+            f"cuda:{scan.index} and {second}!"
+        )
+
+
+def _argument_storages(value: Any) -> list[Any]:
+    if isinstance(value, Tensor):
+        return tags.storages_of(value)
+    if isinstance(value, (list, tuple)):
+        return [storage for item in value for storage in _argument_storages(item)]
+    return []

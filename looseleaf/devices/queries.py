@@ -1,0 +1,151 @@
+"""Questions to `torch.cuda` and `torch.accelerator` that need no device, answered for the virtual or pooled one (§4).
+
+The kernel answers the same as a worker, so that `device = "cuda" if torch.cuda.is_available() else "cpu"` is right
+wherever its cell runs. Imported only after torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from looseleaf.devices.generators import generator_answers
+from looseleaf.devices.patches import PatchSet
+from looseleaf.devices.requests import checked
+from looseleaf.devices.virtual import (
+    CAPABILITY,
+    CUDA_VERSION,
+    CUDNN_VERSION,
+    DEVICE_NAME,
+    MULTI_PROCESSORS,
+    VirtualGpus,
+)
+
+torch: Any = importlib.import_module("torch")
+CUDA_MODULES: tuple[Any, ...] = (torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.streams)
+
+
+class DeviceProperties:
+    """As `torch.cuda.get_device_properties` gives them."""
+
+    def __init__(self, index: int, total_memory: int) -> None:
+        self.name = DEVICE_NAME
+        self.major, self.minor = CAPABILITY
+        self.total_memory = total_memory
+        self.multi_processor_count = MULTI_PROCESSORS
+        self.is_integrated = 0
+        self.is_multi_gpu_board = 0
+        self.warp_size = 32
+        self.max_threads_per_multi_processor = 2048
+        self.max_threads_per_block = 1024
+        self.regs_per_multiprocessor = 65536
+        self.shared_memory_per_block = 49152
+        self.shared_memory_per_block_optin = 166912
+        self.shared_memory_per_multiprocessor = 167936
+        self.L2_cache_size = 40 << 20
+        self.pci_bus_id = self.pci_device_id = self.pci_domain_id = index
+        self.uuid = f"00000000-0000-4c4c-0000-{index:012x}"
+        self.gcnArchName = DEVICE_NAME
+
+    def __repr__(self) -> str:
+        return (
+            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory >> 20}MB, multi_processor_count={self.multi_processor_count}, "
+            f"uuid={self.uuid}, L2_cache_size={self.L2_cache_size >> 20}MB)"
+        )
+
+
+def index_from(gpus: VirtualGpus, device: Any) -> int:
+    """The index a `torch.cuda` function means by its `device` argument; raises as they do."""
+    if device is None:
+        return gpus.current
+    if isinstance(device, int):
+        return checked(gpus, device)
+    given = torch.device(device)
+    if given.type != "cuda":
+        raise ValueError(f"Expected a cuda device, but got: {given}")
+    return gpus.current if given.index is None else checked(gpus, given.index)
+
+
+def cuda_answers(gpus: VirtualGpus) -> dict[str, Callable[..., Any]]:
+    """By the name of the `torch.cuda` function."""
+
+    def properties(device: Any = None) -> DeviceProperties:
+        return DeviceProperties(index_from(gpus, device), gpus.memory_bytes)
+
+    def set_device(device: Any) -> None:
+        if isinstance(device, int) and device < 0:
+            return
+        gpus.current = index_from(gpus, device)
+
+    def exchange_device(index: int) -> int:
+        previous = gpus.current
+        if index >= 0:
+            gpus.current = checked(gpus, index)
+        return previous if index >= 0 else -1
+
+    answers: dict[str, Callable[..., Any]] = {
+        "is_available": lambda: gpus.count > 0,
+        "device_count": lambda: gpus.count,
+        "current_device": lambda: gpus.current,
+        "set_device": set_device,
+        "_exchange_device": exchange_device,
+        "_maybe_exchange_device": exchange_device,
+        "get_device_name": lambda device=None: properties(device).name,
+        "get_device_capability": lambda device=None: (properties(device).major, properties(device).minor),
+        "get_device_properties": properties,
+        "can_device_access_peer": lambda device, peer: index_from(gpus, device) != index_from(gpus, peer),
+        "is_bf16_supported": lambda including_emulation=True: gpus.count > 0,
+        "is_tf32_supported": lambda: gpus.count > 0,
+        "get_arch_list": lambda: [f"sm_{CAPABILITY[0]}{CAPABILITY[1]}"],
+        "get_gencode_flags": lambda: "",
+        "is_initialized": lambda: gpus.context_open,
+        "is_current_stream_capturing": lambda: False,
+        "get_allocator_backend": lambda: "native",
+        "get_sync_debug_mode": lambda: 0,
+        "set_sync_debug_mode": lambda debug_mode: None,
+        "_is_in_bad_fork": lambda: gpus.bad_fork,
+    }
+    answers.update(generator_answers(gpus))
+    return answers
+
+
+def accelerator_answers(gpus: VirtualGpus) -> dict[str, Callable[..., Any]]:
+    """By the name of the `torch.accelerator` function."""
+    cuda = cuda_answers(gpus)
+
+    def current_accelerator(check_available: bool = False) -> Any:
+        return torch.device("cuda")
+
+    return {
+        "is_available": cuda["is_available"],
+        "device_count": cuda["device_count"],
+        "current_accelerator": current_accelerator,
+        "current_device_index": cuda["current_device"],
+        "current_device_idx": cuda["current_device"],
+        "set_device_index": cuda["set_device"],
+        "set_device_idx": cuda["set_device"],
+    }
+
+
+def patch_queries(gpus: VirtualGpus, patches: PatchSet) -> None:
+    """Answer every question that needs no device."""
+    for name, answer in cuda_answers(gpus).items():
+        patches.set_where_same(CUDA_MODULES, name, named(answer, name))
+    for name, answer in accelerator_answers(gpus).items():
+        if name in vars(torch.accelerator):
+            patches.set(torch.accelerator, name, named(answer, name))
+    patches.set(torch.version, "cuda", CUDA_VERSION)
+    patches.set(torch.backends.cuda, "is_built", lambda: True)
+    patches.set(torch.backends.cudnn, "is_available", lambda: True)
+    patches.set(torch.backends.cudnn, "version", lambda: CUDNN_VERSION)
+    # Layers ask this before they lay out weights for cuDNN, which is not there.
+    patches.set(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
+
+
+def named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """`function`, which gets the name that it stands in for if it has none, for tracebacks and help."""
+    if getattr(function, "__name__", "") == "<lambda>":
+        function.__name__ = function.__qualname__ = name
+    return function

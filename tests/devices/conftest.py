@@ -1,0 +1,42 @@
+"""Devices for the tests of this folder. `device_kind` runs a conformance test on virtual GPUs, and with `-m gpu` on real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from looseleaf import devices
+
+
+def _has_real_gpu() -> bool:
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device_kind(request: pytest.FixtureRequest) -> Iterator[str]:
+    """"emulated" or "cuda", with devices installed as in a worker."""
+    kind: str = request.param
+    if kind == "cuda" and not _has_real_gpu():
+        pytest.skip("no NVIDIA GPU, or a torch without CUDA")
+    devices.install("worker", kind, 1)  # type: ignore[arg-type]
+    yield kind
+    devices.uninstall()
+
+
+@pytest.fixture
+def virtual() -> Iterator[None]:
+    """Two virtual GPUs of 1 GiB, as in a worker."""
+    devices.install("worker", "emulated", 2, memory_bytes=1 << 30)
+    yield
+    devices.uninstall()
+
+
+@pytest.fixture
+def kernel() -> Iterator[None]:
+    """A kernel whose pool has two virtual GPUs."""
+    devices.install("kernel", "emulated", 2)
+    yield
+    devices.uninstall()
