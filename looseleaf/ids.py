@@ -58,5 +58,6 @@ def new_request_id() -> RequestId:
 def check_id(kind: str, value: str) -> str:
     """Returns `value` if it is a well-formed id, else raises InvalidArgument `ID_MALFORMED`."""
     if len(value) > _ID_CHARS_MAX or not _ID_PATTERN.fullmatch(value):
-        raise InvalidArgument("ID_MALFORMED", f"{kind} id is malformed: 1 to {_ID_CHARS_MAX} letters, digits, '._:-'", kind=kind)
+        allowed = f"1 to {_ID_CHARS_MAX} letters, digits, '._:-'"
+        raise InvalidArgument("ID_MALFORMED", f"{kind} id is malformed: {allowed}", kind=kind)
     return value

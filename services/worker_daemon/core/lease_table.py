@@ -25,6 +25,7 @@ class HeldLease:
     granted_s: float
     expires_s: float
     in_use: bool = False
+    finished: bool = False
 
 
 class LeaseTable:
@@ -47,12 +48,13 @@ class LeaseTable:
         if lease.lease_id in self._leases:
             return
         if lease.epoch < self._epochs.get(lease.session_id, 0):
-            raise PreconditionFailed("STALE_EPOCH", "an older owner of this session asked for a GPU; it was refused",
-                                     epoch=lease.epoch)
+            raise PreconditionFailed(
+                "STALE_EPOCH", "an older owner of this session asked for a GPU; it was refused", epoch=lease.epoch
+            )
         for gpu in lease.gpus:
             if not 0 <= gpu < self.gpu_count:
                 raise PreconditionFailed("GPU_UNKNOWN", f"this host has {self.gpu_count} GPUs, not one numbered {gpu}")
-        busy = {gpu for other in self._leases.values() for gpu in other.gpus} & set(lease.gpus)
+        busy = {gpu for other in self._leases.values() if not other.finished for gpu in other.gpus} & set(lease.gpus)
         if busy:
             raise Conflict("GPU_BUSY", f"GPU {min(busy)} of this host is leased to another cell")
         if len(self._leases) >= LEASES_MAX:
@@ -67,8 +69,11 @@ class LeaseTable:
         """
         lease = self._leases.get(lease_id)
         if lease is None or lease.execution_id != execution_id or lease.epoch != epoch:
-            raise PreconditionFailed("LEASE_UNKNOWN", "the GPU lease of this cell is not valid any more; nothing was run, "
-                                     "run the cell again", lease_id=lease_id)
+            raise PreconditionFailed(
+                "LEASE_UNKNOWN",
+                "the GPU lease of this cell is not valid any more; nothing was run, run the cell again",
+                lease_id=lease_id,
+            )
         self._leases[lease_id] = used = replace(lease, in_use=True)
         return used
 
@@ -87,8 +92,13 @@ class LeaseTable:
         del self._leases[lease_id]
         return False
 
+    def finish(self, lease_id: LeaseId) -> None:
+        """Its GPUs are free; it stays listed until the scheduler has heard of its end (`release`)."""
+        if (lease := self._leases.get(lease_id)) is not None:
+            self._leases[lease_id] = replace(lease, finished=True)
+
     def release(self, lease_id: LeaseId) -> None:
-        """Its GPUs are free."""
+        """It is gone, and its GPUs are free."""
         self._leases.pop(lease_id, None)
 
     def expire(self, now_s: float) -> list[HeldLease]:

@@ -30,8 +30,9 @@ class RegionTable:
     """Content-addressed directory of the arena's slots; I/O-free.
 
     A slot may be reused only when its region is *evictable*: no open connection pinned it (it may be
-    mapped there) and its bytes are kept elsewhere: on the store's disk, or on the host that staged them. Regions that were put but never committed are
-    *abandoned* once no connection pins them; their slots are free at once.
+    mapped there) and its bytes are kept elsewhere, on the store's disk or on the host that staged them.
+    Regions that were put but never committed are *abandoned* once no connection pins them; their slots
+    are free at once.
     """
 
     def __init__(self) -> None:
@@ -93,7 +94,9 @@ class RegionTable:
 
     def evict(self, count: int) -> list[tuple[RegionKey, Slot]]:
         """Drops up to `count` evictable regions, least recently used first; their slots are free."""
-        chosen = [(key, region.slot) for key, region in self._regions.items() if region.kept_elsewhere and not region.pins]
+        chosen = [
+            (key, region.slot) for key, region in self._regions.items() if region.kept_elsewhere and not region.pins
+        ]
         for key, _slot in chosen[:count]:
             del self._regions[key]
         return chosen[:count]

@@ -42,12 +42,13 @@ class WorkerFacts:
     execution_id: ExecutionId = ExecutionId("")
     resident_bytes: int = 0
     idle_since_s: float = 0.0
-    reserved: bool = False
+    # Preparations and executions that use it or wait for it.
+    users: int = 0
 
     @property
     def evictable(self) -> bool:
         """Nothing is lost if it goes: no cell runs, no save is under way, nobody is about to use it."""
-        return self.stage not in BUSY and self.stage is not Stage.GONE and not self.reserved
+        return self.stage not in BUSY and self.stage is not Stage.GONE and self.users == 0
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,10 @@ class WorkerRoster:
 
     def expired(self, now_s: float) -> list[WorkerFacts]:
         """Idle workers past their time, longest idle first."""
-        return sorted((w for w in self.workers.values() if w.evictable and now_s - w.idle_since_s >= self.rules.keep_s),
-                      key=lambda w: w.idle_since_s)
+        return sorted(
+            (w for w in self.workers.values() if w.evictable and now_s - w.idle_since_s >= self.rules.keep_s),
+            key=lambda w: w.idle_since_s,
+        )
 
     def to_make_room(self) -> WorkerFacts | None:
         """The worker to end before one more is forked, or None if there is room or nobody may go.
@@ -83,7 +86,9 @@ class WorkerRoster:
     def on_gpus(self, gpus: Iterable[int], *, but_session: SessionId) -> list[WorkerFacts]:
         """Idle workers of other sessions that hold memory of these GPUs; they make way for a lease."""
         wanted = set(gpus)
-        return [w for w in self.workers.values() if wanted & set(w.gpus) and w.session_id != but_session and w.evictable]
+        return [
+            w for w in self.workers.values() if wanted & set(w.gpus) and w.session_id != but_session and w.evictable
+        ]
 
     def of_session(self, session_id: SessionId) -> list[WorkerFacts]:
         """The session's workers, newest first."""

@@ -9,9 +9,21 @@ from looseleaf.ids import Epoch, ExecutionId, LeaseId, SessionId
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease, LeaseTable
 
 
-def lease(number: int, *, gpus: tuple[int, ...] = (0,), session: str = "s-1", epoch: int = 1, now_s: float = 0.0) -> HeldLease:
-    return HeldLease(LeaseId(f"l-{number}"), SessionId(session), Epoch(epoch), ExecutionId(f"x-{number}"), gpus, None, 3, 10.0,
-                     now_s, now_s + 10.0)
+def lease(
+    number: int, *, gpus: tuple[int, ...] = (0,), session: str = "s-1", epoch: int = 1, now_s: float = 0.0
+) -> HeldLease:
+    return HeldLease(
+        LeaseId(f"l-{number}"),
+        SessionId(session),
+        Epoch(epoch),
+        ExecutionId(f"x-{number}"),
+        gpus,
+        None,
+        3,
+        10.0,
+        now_s,
+        now_s + 10.0,
+    )
 
 
 def test_grant_of_busy_gpu_is_refused() -> None:
@@ -58,6 +70,16 @@ def test_used_lease_never_expires_and_is_not_revoked() -> None:
     assert table.held() == []
 
 
+def test_finished_lease_frees_its_gpu_but_stays_listed() -> None:
+    table = LeaseTable(1)
+    table.grant(lease(1))
+    table.finish(LeaseId("l-1"))
+    table.grant(lease(2))
+    assert [item.lease_id for item in table.held()] == ["l-1", "l-2"]
+    table.release(LeaseId("l-1"))
+    assert [item.lease_id for item in table.held()] == ["l-2"]
+
+
 def test_use_by_another_execution_is_refused() -> None:
     table = LeaseTable(1)
     table.grant(lease(1))
@@ -73,7 +95,11 @@ def test_renewed_lease_lives_another_term() -> None:
     assert len(table.expire(15.0)) == 1
 
 
-@given(st.lists(st.tuples(st.integers(0, 8), st.sets(st.integers(0, 3), min_size=1), st.sampled_from("grxe")), max_size=40))
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 8), st.sets(st.integers(0, 3), min_size=1), st.sampled_from("grxef")), max_size=40
+    )
+)
 def test_no_gpu_is_ever_held_twice(steps: list[tuple[int, set[int], str]]) -> None:
     table = LeaseTable(4)
     for now, (number, gpus, step) in enumerate(steps):
@@ -82,11 +108,13 @@ def test_no_gpu_is_ever_held_twice(steps: list[tuple[int, set[int], str]]) -> No
                 table.grant(lease(number, gpus=tuple(sorted(gpus)), now_s=float(now)))
             elif step == "r":
                 table.release(LeaseId(f"l-{number}"))
+            elif step == "f":
+                table.finish(LeaseId(f"l-{number}"))
             elif step == "x":
                 table.use(LeaseId(f"l-{number}"), ExecutionId(f"x-{number}"), Epoch(1))
             else:
                 table.expire(float(now))
         except LooseLeafError:
             pass
-        held = [gpu for item in table.held() for gpu in item.gpus]
+        held = [gpu for item in table.held() if not item.finished for gpu in item.gpus]
         assert len(held) == len(set(held))

@@ -1,0 +1,116 @@
+"""The host arena: shared memory in 2 MiB slots, written by the daemon alone (design §7)."""
+
+from __future__ import annotations
+
+import os
+
+from looseleaf.dirty_tracker import Memfd, copy_into
+from looseleaf.errors import CapacityExceeded, InvalidArgument
+from looseleaf.services.worker_daemon.core.region_table import Slot
+from looseleaf.units import MIB, REGION_BYTES, format_bytes
+
+SEGMENT_SLOTS = 64
+SEGMENT_BYTES = SEGMENT_SLOTS * REGION_BYTES
+
+
+class HostArena:
+    """Memfd segments of `SEGMENT_SLOTS` slots, made as they are needed, up to `limit_bytes`.
+
+    Kernels and workers get each segment as a read-only file descriptor; a private writable mapping of it
+    works, a shared or re-opened writing one is refused by the kernel.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        if limit_bytes < SEGMENT_BYTES:
+            raise InvalidArgument("ARENA_TOO_SMALL", f"the host arena needs at least {format_bytes(SEGMENT_BYTES)}")
+        self.limit_bytes = limit_bytes
+        self._segments: list[Memfd] = []
+        self._readonly: list[int] = []
+        self._free: list[Slot] = []
+        self._used = 0
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the slots in use; a slot counts whole."""
+        return self._used * REGION_BYTES
+
+    def allocate(self) -> Slot:
+        """A slot whose bytes are undefined. Raises CapacityExceeded `ARENA_FULL`."""
+        if not self._free:
+            self._grow()
+        self._used += 1
+        return self._free.pop()
+
+    def _grow(self) -> None:
+        if (len(self._segments) + 1) * SEGMENT_BYTES > self.limit_bytes:
+            raise CapacityExceeded(
+                "ARENA_FULL",
+                f"this host's shared memory for saved state is full "
+                f"({format_bytes(self.limit_bytes)}); nothing new was saved, the last version is valid",
+                needed_bytes=REGION_BYTES,
+                available_bytes=0,
+            )
+        segment = Memfd.create(f"looseleaf-arena-{len(self._segments)}", SEGMENT_BYTES)
+        os.fchmod(segment.fd, 0o600)
+        number = len(self._segments)
+        self._segments.append(segment)
+        self._readonly.append(segment.readonly_fd())
+        self._free.extend(Slot(number, index) for index in reversed(range(SEGMENT_SLOTS)))
+
+    def free(self, slot: Slot) -> None:
+        """The slot may be used again; its memory goes back to the machine."""
+        self._segments[slot.segment].punch_hole(slot.index * REGION_BYTES, REGION_BYTES)
+        self._free.append(slot)
+        self._used -= 1
+
+    def write(self, slot: Slot, source: memoryview) -> None:
+        """Copies `source` (at most 2 MiB) into the slot; releases the GIL."""
+        copy_into(self._segments[slot.segment].buffer, slot.index * REGION_BYTES, source, 0, len(source))
+
+    def view(self, slot: Slot, length_bytes: int) -> memoryview:
+        """The slot's first `length_bytes`, read-only and without a copy."""
+        start = slot.index * REGION_BYTES
+        return memoryview(self._segments[slot.segment].buffer)[start : start + length_bytes].toreadonly()
+
+    def readonly_fd(self, segment: int) -> int:
+        """A read-only descriptor of the segment, owned by the arena."""
+        return self._readonly[segment]
+
+    def close(self) -> None:
+        """Gives all memory back; mappings elsewhere stay valid until they end."""
+        for fd in self._readonly:
+            os.close(fd)
+        for segment in self._segments:
+            segment.close()
+        self._segments, self._readonly, self._free, self._used = [], [], [], 0
+
+
+class Ring:
+    """The shared memory through which one connection hands dirty regions to the daemon."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = max(size_bytes // REGION_BYTES, 1) * REGION_BYTES
+        self._memory = Memfd.create("looseleaf-ring", self.size_bytes)
+
+    @property
+    def fd(self) -> int:
+        """The descriptor to send to the peer, which writes through it."""
+        return self._memory.fd
+
+    def view(self, slot: int, length_bytes: int) -> memoryview:
+        """The first `length_bytes` of ring slot `slot`. Raises InvalidArgument `RING_SLOT_UNKNOWN`."""
+        if not 0 <= slot < self.size_bytes // REGION_BYTES or not 0 <= length_bytes <= REGION_BYTES:
+            raise InvalidArgument(
+                "RING_SLOT_UNKNOWN",
+                "a region was announced outside the shared ring",
+                slot=slot,
+                length_bytes=length_bytes,
+            )
+        return memoryview(self._memory.buffer)[slot * REGION_BYTES : slot * REGION_BYTES + length_bytes]
+
+    def close(self) -> None:
+        """Gives the memory back."""
+        self._memory.close()
+
+
+DEFAULT_ARENA_BYTES = 4096 * MIB

@@ -1,0 +1,121 @@
+"""What the daemon reaches over gRPC: the frontend, the scheduler, other hosts."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+from looseleaf.errors import InvalidArgument
+from looseleaf.ids import SessionId, new_request_id
+from looseleaf.protocol import fields
+from looseleaf.rpc.client import NO_DEADLINE, Channel
+from looseleaf.rpc.store_client import StoreClient
+from looseleaf.services.worker_daemon.run_relay import cell_text
+from looseleaf.services.worker_daemon.wire import recipe_body
+from looseleaf.v1 import frontend_pb2, recipe_pb2
+from looseleaf.v1 import worker_daemon_pb2 as pb
+from looseleaf.v1.frontend_pb2_grpc import FrontendServiceStub
+from looseleaf.v1.worker_daemon_pb2_grpc import WorkerDaemonServiceStub
+
+PEERS_MAX = 256
+RECORD_TIMEOUT_S = 5.0
+PREPARE_TIMEOUT_S = 60.0
+
+Body = dict[str, Any]
+
+
+class Peers:
+    """Channels to other daemons by address, least recently used ones closed beyond `PEERS_MAX`."""
+
+    def __init__(self, open_channel: Callable[[str, str], Channel]) -> None:
+        self._open_channel = open_channel
+        self._stubs: OrderedDict[str, tuple[Channel, Any]] = OrderedDict()
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def stub(self, address: str) -> Any:
+        """The daemon at `address`."""
+        if address not in self._stubs:
+            channel = self._open_channel(address, "host")
+            self._stubs[address] = (channel, WorkerDaemonServiceStub(channel))
+            if len(self._stubs) > PEERS_MAX:
+                _address, (old, _stub) = self._stubs.popitem(last=False)
+                task = asyncio.create_task(old.close())
+                self._closing.add(task)
+                task.add_done_callback(self._closing.discard)
+        self._stubs.move_to_end(address)
+        return self._stubs[address][1]
+
+
+class Clients:
+    """RelayClients over gRPC; see run_relay.py for what each method promises."""
+
+    def __init__(
+        self, store: StoreClient, frontend: Channel, peers: Peers, evict_session: Callable[[SessionId], Awaitable[int]]
+    ) -> None:
+        self.store = store
+        self._frontend: Any = FrontendServiceStub(frontend)
+        self._peers = peers
+        self._evict_session = evict_session
+
+    async def record_runs(self, session_id: SessionId, runs: list[Any]) -> int:
+        """See RelayClients."""
+        request = frontend_pb2.RecordRunsRequest(session_id=session_id, runs=[_cell_run(run) for run in runs])
+        response = await self._frontend.RecordRuns(request, timeout_s=RECORD_TIMEOUT_S)
+        return int(response.next_sequence)
+
+    async def prepare(self, session_id: SessionId, body: Body) -> Body:
+        """See RelayClients."""
+        request = frontend_pb2.PrepareCellRequest(
+            request_id=new_request_id(),
+            cell=cell_text(session_id, body),
+            edit_sequence=fields.integer(body, "edit_sequence", 0),
+        )
+        response = await self._frontend.PrepareCell(request, timeout_s=PREPARE_TIMEOUT_S)
+        return {
+            "recipe": recipe_body(response.recipe),
+            "worker_id": response.worker_id,
+            "prepare_ms": response.prepare_ms,
+            "skipped_reason": response.skipped_reason,
+        }
+
+    async def submit(self, request: frontend_pb2.SubmitCellRequest) -> AsyncIterator[frontend_pb2.SubmitCellResponse]:
+        """See RelayClients."""
+        async with self._frontend.SubmitCell(request, timeout_s=NO_DEADLINE) as news:
+            async for item in news:
+                yield item
+
+    async def execute(
+        self, address: str, requests: AsyncIterator[pb.ExecuteRequest]
+    ) -> AsyncIterator[pb.ExecuteResponse]:
+        """See RelayClients."""
+        async with self._peers.stub(address).Execute(timeout_s=NO_DEADLINE) as call:
+            writer = asyncio.create_task(_write_all(call, requests))
+            try:
+                async for response in call:
+                    yield response
+            finally:
+                writer.cancel()
+                await asyncio.gather(writer, return_exceptions=True)
+
+    async def evict_workers(self, session_id: SessionId) -> int:
+        """See RelayClients."""
+        return await self._evict_session(session_id)
+
+
+async def _write_all(call: Any, requests: AsyncIterator[pb.ExecuteRequest]) -> None:
+    async for request in requests:
+        if not await call.write(request):
+            return
+
+
+def _cell_run(run: Any) -> recipe_pb2.CellRun:
+    if not isinstance(run, dict):
+        raise InvalidArgument("FIELD_MALFORMED", "each run is a map")
+    return recipe_pb2.CellRun(
+        sequence=fields.integer(run, "sequence", minimum=1),
+        cell_id=fields.text(run, "cell_id", ""),
+        source=fields.text(run, "source"),
+        ok=fields.boolean(run, "ok"),
+    )

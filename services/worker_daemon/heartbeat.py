@@ -1,0 +1,93 @@
+"""Tells the scheduler what this host has and does, and renews its leases (design §6)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from looseleaf.errors import LooseLeafError
+from looseleaf.ids import LeaseId
+from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
+from looseleaf.v1 import scheduler_pb2 as pb
+
+log = structlog.get_logger()
+
+CALL_TIMEOUT_S = 5.0
+HOSTS_CACHE_S = 5.0
+
+
+class Heartbeat:
+    """Sends `snapshot()` every `interval_s`, and at once after `nudge`.
+
+    Leases live on this daemon's monotonic clock: each answered heartbeat renews what the scheduler knows; an unused
+    lease that is not renewed ends by itself.
+    """
+
+    def __init__(
+        self, scheduler: Any, snapshot: Callable[[], pb.HeartbeatRequest], leases: LeaseTable, interval_s: float
+    ) -> None:
+        self._scheduler = scheduler
+        self._snapshot = snapshot
+        self._leases = leases
+        self._interval_s = interval_s
+        self._nudged = asyncio.Event()
+        self._failing = False
+        self._hosts: dict[str, str] = {}
+        self._hosts_read_s = float("-inf")
+
+    def nudge(self) -> None:
+        """Something changed that the scheduler should know now."""
+        self._nudged.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self.send()
+            for gone in self._leases.expire(time.monotonic()):
+                log.info("lease_expired", lease=gone.lease_id, session=gone.session_id)
+            try:
+                await asyncio.wait_for(self._nudged.wait(), self._interval_s)
+            except TimeoutError:
+                pass
+            self._nudged.clear()
+
+    async def send(self) -> bool:
+        """One heartbeat; False if the scheduler did not hear it.
+
+        Raises PreconditionFailed `STALE_INCARNATION` if another daemon took over this host's id.
+        """
+        # A renewed term counts from the sending: that is the earliest moment at which the scheduler may have counted.
+        sent_s = time.monotonic()
+        try:
+            response = await self._scheduler.Heartbeat(self._snapshot(), timeout_s=CALL_TIMEOUT_S)
+        except LooseLeafError as error:
+            if error.reason == "STALE_INCARNATION":
+                raise
+            if not self._failing:
+                log.warning("heartbeat_failed", reason=error.reason)
+            self._failing = True
+            return False
+        if self._failing:
+            log.info("heartbeat_heard_again")
+        self._failing = False
+        for lease_id in response.renewed_lease_ids:
+            self._leases.renew(LeaseId(lease_id), sent_s)
+        for lease_id in response.unknown_lease_ids:
+            self._leases.revoke(LeaseId(lease_id))
+        return True
+
+    async def addresses(self) -> dict[str, str]:
+        """Addresses of live hosts by id, at most `HOSTS_CACHE_S` old; older ones while the scheduler is away."""
+        if time.monotonic() - self._hosts_read_s > HOSTS_CACHE_S:
+            try:
+                pool = await self._scheduler.GetPool(pb.GetPoolRequest(), timeout_s=CALL_TIMEOUT_S)
+            except LooseLeafError as error:
+                log.warning("pool_unknown", reason=error.reason)
+            else:
+                self._hosts = {host.host.host_id: host.host.address for host in pool.hosts if host.liveness != "dead"}
+                self._hosts_read_s = time.monotonic()
+        return self._hosts

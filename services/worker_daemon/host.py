@@ -1,0 +1,64 @@
+"""The parts of one host put together."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
+from looseleaf.services.worker_daemon.execution import HostFacts
+from looseleaf.services.worker_daemon.execution_log import ExecutionLog
+from looseleaf.services.worker_daemon.pool import WorkerPool
+from looseleaf.services.worker_daemon.regions import HostRegions
+from looseleaf.services.worker_daemon.reports import Reporter
+from looseleaf.services.worker_daemon.wire import lease_message, worker_state
+from looseleaf.services.worker_daemon.zygote import Zygote
+from looseleaf.v1 import scheduler_pb2, types_pb2
+from looseleaf.v1 import worker_daemon_pb2 as pb
+
+
+@dataclass
+class Host:
+    """What the servicer, the kernels' endpoint and the heartbeat share."""
+
+    facts: HostFacts
+    address: str
+    gpu_count: int
+    gpu_memory_bytes: int
+    leases: LeaseTable
+    regions: HostRegions
+    pool: WorkerPool
+    zygote: Zygote
+    reporter: Reporter
+    kernels: Callable[[], int]
+    changed: Callable[[], None]
+    executions: ExecutionLog = field(default_factory=ExecutionLog)
+    # A new start of the daemon is a new incarnation: its old leases and workers are gone.
+    incarnation: str = field(default_factory=lambda: secrets.token_hex(8))
+    draining: bool = False
+
+    def snapshot(self) -> scheduler_pb2.HeartbeatRequest:
+        """The host's state as its heartbeat carries it."""
+        own = types_pb2.HostAddress(host_id=self.facts.host_id, address=self.address)
+        return scheduler_pb2.HeartbeatRequest(
+            host=own,
+            incarnation=self.incarnation,
+            gpu_count=self.gpu_count,
+            device_kind=self.facts.device,
+            workers=[worker_state(facts) for facts in self.pool.facts()],
+            leases=[lease_message(lease, own) for lease in self.leases.held()],
+            draining=self.draining,
+            gpu_memory_bytes=self.gpu_memory_bytes,
+        )
+
+    def describe(self) -> pb.GetHostResponse:
+        """The host for people."""
+        return pb.GetHostResponse(
+            state=self.snapshot(),
+            arena_used_bytes=self.regions.arena.used_bytes,
+            arena_limit_bytes=self.regions.arena.limit_bytes,
+            zygote_pids=[self.zygote.pid] if self.zygote.pid else [],
+            zygote_imports=list(self.zygote.imports),
+            kernels=self.kernels(),
+        )

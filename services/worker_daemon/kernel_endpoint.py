@@ -1,0 +1,200 @@
+"""The socket that this host's kernels connect to; one connection is one session (docs/protocol.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from looseleaf.errors import CapacityExceeded, PreconditionFailed, Unavailable, Unsupported
+from looseleaf.ids import Epoch, ExecutionId, SessionId, check_id, new_session_id
+from looseleaf.protocol import fields
+from looseleaf.protocol.aio import AsyncChannel
+from looseleaf.protocol.aio_rpc import AsyncLink
+from looseleaf.protocol.rpc import Reply
+from looseleaf.services.worker_daemon.run_relay import RelayClients, RunRelay
+from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
+
+log = structlog.get_logger()
+
+Body = dict[str, Any]
+
+PROTOCOL_VERSION = 1
+KERNELS_MAX = 64
+
+
+class KernelEndpoint:
+    """Accepts kernels on a Unix socket of mode 0600; refuses more than `KERNELS_MAX` at once."""
+
+    def __init__(
+        self, path: str, new_requests: Callable[[StateOwner], StateRequests], clients: RelayClients, host: Body
+    ) -> None:
+        self.path = path
+        self._new_requests = new_requests
+        self._clients = clients
+        self._host = host
+        self._sock: socket.socket | None = None
+        self._kernels: set[asyncio.Task[None]] = set()
+
+    @property
+    def kernels(self) -> int:
+        """Connected kernels."""
+        return len(self._kernels)
+
+    def start(self) -> None:
+        """Begins to listen. Raises Unavailable `SOCKET_TAKEN` if another daemon answers there."""
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        if os.path.exists(self.path):
+            with socket.socket(socket.AF_UNIX) as probe:
+                if probe.connect_ex(self.path) == 0:
+                    sock.close()
+                    raise Unavailable("SOCKET_TAKEN", f"another daemon listens on {self.path}")
+            os.unlink(self.path)
+        sock.bind(self.path)
+        os.chmod(self.path, 0o600)
+        sock.listen(KERNELS_MAX)
+        sock.setblocking(False)
+        self._sock = sock
+        asyncio.get_running_loop().add_reader(sock, self._accept)
+
+    def _accept(self) -> None:
+        assert self._sock is not None
+        try:
+            connection, _address = self._sock.accept()
+        except BlockingIOError:
+            return
+        if len(self._kernels) >= KERNELS_MAX:
+            log.warning("kernel_refused", limit=KERNELS_MAX)
+            connection.close()
+            return
+        session = KernelConnection(connection, self._new_requests, self._clients, self._host)
+        task = asyncio.create_task(session.serve())
+        self._kernels.add(task)
+        task.add_done_callback(self._kernels.discard)
+
+    async def stop(self) -> None:
+        """Closes the socket and every connection; kernels go on as CPU kernels."""
+        if self._sock is not None:
+            asyncio.get_running_loop().remove_reader(self._sock)
+            self._sock.close()
+            os.unlink(self.path)
+        for task in list(self._kernels):
+            task.cancel()
+        await asyncio.gather(*self._kernels, return_exceptions=True)
+
+
+class KernelConnection:
+    """One kernel: its session, its state requests, its submitted cells."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        new_requests: Callable[[StateOwner], StateRequests],
+        clients: RelayClients,
+        host: Body,
+    ) -> None:
+        self._owner = StateOwner()
+        self._requests = new_requests(self._owner)
+        self._clients = clients
+        self._host = host
+        self._runs: dict[ExecutionId, RunRelay] = {}
+        handlers: dict[str, Any] = {
+            **self._requests.handlers(),
+            "hello": self._hello,
+            "record_runs": self._record_runs,
+            "prepare": self._prepare,
+            "submit": self._submit,
+            "input_reply": self._input_reply,
+            "interrupt": self._interrupt,
+            "raise_epoch": self._raise_epoch,
+            "evict_workers": self._evict_workers,
+        }
+        self._link = AsyncLink(AsyncChannel(sock), handlers=handlers)
+
+    async def serve(self) -> None:
+        """Until the kernel goes."""
+        try:
+            why = await self._link.serve()
+            log.info("kernel_left", session=self._owner.session_id, why=why.reason)
+        finally:
+            self._requests.close()
+
+    async def _hello(self, body: Body, _fds: list[int]) -> Reply:
+        version = fields.integer(body, "v")
+        if version != PROTOCOL_VERSION:
+            raise Unsupported(
+                "PROTOCOL_VERSION",
+                f"this daemon speaks version {PROTOCOL_VERSION} of the worker protocol, the "
+                f"kernel {version}; install the same LooseLeaf on both",
+                supported=PROTOCOL_VERSION,
+            )
+        asked = fields.text(body, "session_id", "")
+        session_id = SessionId(check_id("session", asked)) if asked else new_session_id()
+        self._owner.title = fields.text(body, "title", "")
+        head = await self._clients.store.open_session(
+            session_id, create=True, raise_epoch=True, title=self._owner.title
+        )
+        self._owner.session_id, self._owner.epoch = session_id, Epoch(head.epoch)
+        log.info("kernel_joined", session=session_id, epoch=head.epoch, version=head.version)
+        return Reply(
+            {
+                "v": PROTOCOL_VERSION,
+                "session_id": session_id,
+                "epoch": head.epoch,
+                "version": head.version,
+                **self._host,
+            }
+        )
+
+    def _session(self) -> SessionId:
+        if not self._owner.session_id:
+            raise PreconditionFailed("NO_SESSION", "the kernel has not said hello yet")
+        return self._owner.session_id
+
+    async def _record_runs(self, body: Body, _fds: list[int]) -> Reply:
+        return Reply({"next_sequence": await self._clients.record_runs(self._session(), fields.sequence(body, "runs"))})
+
+    async def _prepare(self, body: Body, _fds: list[int]) -> Reply:
+        return Reply(await self._clients.prepare(self._session(), body))
+
+    async def _submit(self, body: Body, _fds: list[int]) -> Reply:
+        execution_id = ExecutionId(check_id("execution", fields.text(body, "execution_id")))
+        if execution_id in self._runs:
+            raise CapacityExceeded("EXECUTION_RUNNING", "this execution is already running for this kernel")
+        self._session()
+        relay = self._runs[execution_id] = RunRelay(self._owner, body, self._clients, self._send_event)
+        try:
+            return Reply({"saved": await relay.run()})
+        finally:
+            del self._runs[execution_id]
+
+    async def _send_event(self, body: Body) -> None:
+        await self._link.send_event("event", body)
+
+    def _run_of(self, body: Body) -> RunRelay:
+        relay = self._runs.get(ExecutionId(fields.text(body, "execution_id")))
+        if relay is None:
+            raise PreconditionFailed("EXECUTION_ENDED", "this cell is not running any more")
+        return relay
+
+    async def _input_reply(self, body: Body, _fds: list[int]) -> Reply:
+        await self._run_of(body).input_reply(fields.text(body, "value", ""), fields.boolean(body, "refused", False))
+        return Reply({})
+
+    async def _interrupt(self, body: Body, _fds: list[int]) -> Reply:
+        await self._run_of(body).interrupt(fields.boolean(body, "kill", False))
+        return Reply({})
+
+    async def _raise_epoch(self, _body: Body, _fds: list[int]) -> Reply:
+        head = await self._clients.store.open_session(
+            self._session(), create=False, raise_epoch=True, title=self._owner.title
+        )
+        self._owner.epoch = Epoch(head.epoch)
+        return Reply({"epoch": head.epoch, "version": head.version})
+
+    async def _evict_workers(self, _body: Body, _fds: list[int]) -> Reply:
+        return Reply({"evicted": await self._clients.evict_workers(self._session())})

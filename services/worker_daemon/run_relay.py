@@ -1,0 +1,217 @@
+"""A submitted cell between its kernel and the host that runs it: recipe, queue, lease, outputs (design §2)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol
+
+import msgpack
+import structlog
+
+from looseleaf.errors import Conflict, LooseLeafError, Unavailable
+from looseleaf.ids import Epoch, SessionId
+from looseleaf.protocol import fields
+from looseleaf.rpc.store_client import StoreClient
+from looseleaf.services.worker_daemon.state_requests import StateOwner
+from looseleaf.services.worker_daemon.wire import recipe_body, saved_body
+from looseleaf.v1 import frontend_pb2, recipe_pb2, types_pb2
+from looseleaf.v1 import worker_daemon_pb2 as pb
+
+log = structlog.get_logger()
+
+Body = dict[str, Any]
+
+REQUESTS_WAITING_MAX = 64
+REJOIN_S = 20.0
+REJOIN_DELAY_S = 0.5
+
+
+class RelayClients(Protocol):
+    """What a kernel's connection reaches beyond this host."""
+
+    store: StoreClient
+
+    async def record_runs(self, session_id: SessionId, runs: list[Any]) -> int:
+        """Hands the kernel's log on; returns the sequence that the frontend expects next."""
+        ...
+
+    async def prepare(self, session_id: SessionId, body: Body) -> Body:
+        """Has a cell prepared; the body of the reply."""
+        ...
+
+    def submit(self, request: frontend_pb2.SubmitCellRequest) -> AsyncIterator[frontend_pb2.SubmitCellResponse]:
+        """Queue news and at last the lease."""
+        ...
+
+    def execute(self, address: str, requests: AsyncIterator[pb.ExecuteRequest]) -> AsyncIterator[pb.ExecuteResponse]:
+        """The running cell on the host at `address`."""
+        ...
+
+    async def evict_workers(self, session_id: SessionId) -> int:
+        """Ends the session's idle workers on this host; how many."""
+        ...
+
+
+class RunRelay:
+    """Carries one submitted cell. `send_event` gets every event for the kernel, in order."""
+
+    def __init__(
+        self, owner: StateOwner, body: Body, clients: RelayClients, send_event: Callable[[Body], Awaitable[None]]
+    ) -> None:
+        self._owner = owner
+        self._body = body
+        self._clients = clients
+        self._send_event = send_event
+        self._execution_id = fields.text(body, "execution_id")
+        self._began_s = time.monotonic()
+        self._waiting: asyncio.Task[types_pb2.Lease] | None = None
+        self._requests: asyncio.Queue[pb.ExecuteRequest] = asyncio.Queue(REQUESTS_WAITING_MAX)
+        self._recipe = recipe_pb2.ExecutionRecipe()
+
+    async def run(self) -> Body:
+        """Returns the save's outcome as the protocol's `saved` map.
+
+        Raises Conflict `INTERRUPTED` if the person interrupted before the cell had a GPU; the errors of the frontend
+        and the scheduler as they are; Unavailable `HOST_LOST` if the running host cannot be reached any more.
+        """
+        self._waiting = asyncio.create_task(self._wait_for_lease())
+        try:
+            lease = await self._waiting
+        except asyncio.CancelledError:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                self._waiting.cancel()
+                raise
+            raise Conflict(
+                "INTERRUPTED", "the cell was interrupted while it waited for a GPU; nothing was run"
+            ) from None
+        finally:
+            self._waiting = None
+        await self._event(
+            "lease",
+            {
+                "host_id": lease.host.host_id,
+                "gpu": lease.gpu_indices[0],
+                "path": lease.path,
+                "worker_id": lease.worker_id,
+            },
+        )
+        return await self._execute(lease)
+
+    async def _wait_for_lease(self) -> types_pb2.Lease:
+        request = frontend_pb2.SubmitCellRequest(
+            execution_id=self._execution_id,
+            cell=cell_text(self._owner.session_id, self._body),
+            epoch=fields.integer(self._body, "epoch"),
+            version=fields.integer(self._body, "version"),
+            priority=fields.text(self._body, "priority", "interactive"),
+        )
+        async for news in self._clients.submit(request):
+            which = news.WhichOneof("news")
+            if which == "recipe":
+                self._recipe = news.recipe
+                await self._event("recipe", {"recipe": recipe_body(news.recipe)})
+            elif which == "queue":
+                await self._event("queue", {"position": news.queue.position, "reason": news.queue.reason})
+            elif which == "lease":
+                return news.lease
+        raise Unavailable(
+            "NO_LEASE", "the frontend ended the wait for a GPU without an answer; nothing was run, run the cell again"
+        )
+
+    async def _execute(self, lease: types_pb2.Lease) -> Body:
+        delivered = 0
+        give_up_s: float | None = None
+        while True:
+            position = 0
+            try:
+                async for response in self._clients.execute(lease.host.address, self._outgoing(lease)):
+                    give_up_s = None
+                    position += 1
+                    if position <= delivered:
+                        continue
+                    delivered = position
+                    if response.HasField("saved"):
+                        return saved_body(response.saved)
+                    await self._deliver(response)
+                raise Unavailable("HOST_LOST", "the host that runs this cell ended the connection")
+            except Unavailable as error:
+                now_s = time.monotonic()
+                give_up_s = give_up_s or now_s + REJOIN_S
+                if now_s >= give_up_s:
+                    raise Unavailable(
+                        "HOST_LOST",
+                        f"the host {lease.host.host_id} that ran this cell cannot be reached any more; whether it "
+                        "finished is not known here, the variables are those of the last saved version",
+                        host=lease.host.host_id,
+                    ) from error
+            await asyncio.sleep(REJOIN_DELAY_S)
+
+    async def _outgoing(self, lease: types_pb2.Lease) -> AsyncIterator[pb.ExecuteRequest]:
+        context = self._body.get("context") or {}
+        yield pb.ExecuteRequest(
+            start=pb.ExecuteStart(
+                execution_id=self._execution_id,
+                lease_id=lease.lease_id,
+                session_id=self._owner.session_id,
+                epoch=Epoch(lease.epoch),
+                version=fields.integer(self._body, "version"),
+                recipe=self._recipe,
+                source=fields.text(self._body, "source"),
+                execution_count=fields.integer(self._body, "execution_count", 0),
+                allow_stdin=fields.boolean(self._body, "allow_stdin", False),
+                cell_id=fields.text(self._body, "cell_id", ""),
+                elapsed_ms=(time.monotonic() - self._began_s) * 1000 + fields.number(self._body, "elapsed_ms", 0.0),
+                context=msgpack.packb(context),
+            )
+        )
+        while True:
+            yield await self._requests.get()
+
+    async def _deliver(self, response: pb.ExecuteResponse) -> None:
+        which = response.WhichOneof("message")
+        if which == "output":
+            await self._event("output", {"message": msgpack.unpackb(response.output)})
+        elif which == "stage":
+            stage = response.stage
+            await self._event(
+                "stage",
+                {"stage": stage.stage, "worker_id": stage.worker_id, "pid": stage.pid, "elapsed_ms": stage.elapsed_ms},
+            )
+        elif which == "input_request":
+            await self._event(
+                "input_request", {"prompt": response.input_request.prompt, "password": response.input_request.password}
+            )
+        elif which == "ended":
+            await self._event("ended", {"reply": msgpack.unpackb(response.ended.reply), "run_s": response.ended.run_s})
+
+    async def _event(self, kind: str, body: Body) -> None:
+        await self._send_event({"execution_id": self._execution_id, "kind": kind, **body})
+
+    async def input_reply(self, value: str, refused: bool) -> None:
+        """The person's answer to the cell's input request."""
+        await self._requests.put(pb.ExecuteRequest(input_reply=pb.InputReply(value=value, refused=refused)))
+
+    async def interrupt(self, kill: bool) -> None:
+        """Ends the wait for a GPU, or interrupts the running cell."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+            return
+        try:
+            self._requests.put_nowait(pb.ExecuteRequest(interrupt=pb.InterruptCell(kill=kill)))
+        except asyncio.QueueFull:
+            raise LooseLeafError(
+                "INTERRUPT_PENDING", "earlier interrupts of this cell were not delivered yet"
+            ) from None
+
+
+def cell_text(session_id: SessionId, body: Body) -> frontend_pb2.CellText:
+    """The message's cell. Raises InvalidArgument `FIELD_MALFORMED`."""
+    return frontend_pb2.CellText(
+        session_id=session_id,
+        cell_id=fields.text(body, "cell_id", ""),
+        source=fields.text(body, "source"),
+        log_length=fields.integer(body, "log_length", 0),
+        device_override=fields.text(body, "device_override", ""),
+    )

@@ -1,0 +1,99 @@
+"""Protobuf messages as the worker protocol's maps, and the daemon's facts as protobuf messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from looseleaf.services.worker_daemon.core.lease_table import HeldLease
+from looseleaf.services.worker_daemon.core.worker_life import WorkerFacts
+from looseleaf.v1 import recipe_pb2, scheduler_pb2, types_pb2
+from looseleaf.v1 import worker_daemon_pb2 as pb
+
+Body = dict[str, Any]
+
+LABELS = {types_pb2.DEVICE_LABEL_CPU: "cpu", types_pb2.DEVICE_LABEL_GPU: "gpu"}
+PATHS = {
+    types_pb2.START_PATH_PREPARED: "prepared",
+    types_pb2.START_PATH_WARM: "warm",
+    types_pb2.START_PATH_COLD: "cold",
+}
+
+
+def recipe_body(recipe: recipe_pb2.ExecutionRecipe) -> Body:
+    """The recipe as the kernel reads it."""
+    return {
+        "cell_id": recipe.cell_id,
+        "source_hash": recipe.source_hash,
+        "version": recipe.version,
+        "names": list(recipe.names),
+        "imports": list(recipe.imports),
+        "file_dependencies": list(recipe.file_dependencies),
+        "label": LABELS.get(recipe.label, ""),
+        "reason": recipe.reason,
+        "confidence": recipe.confidence,
+        "dynamic": recipe.dynamic,
+        "partial": recipe.partial,
+        "defines": list(recipe.defines),
+        "gpu_count": recipe.gpu_count,
+        "closure_bytes": recipe.closure_bytes,
+        "device_bytes": recipe.device_bytes,
+        "live_names": recipe.live_names,
+    }
+
+
+def saved_body(saved: pb.CellSaved) -> Body:
+    """The save's outcome as the kernel reads it."""
+    figures = saved.figures
+    return {
+        "version": saved.version,
+        "error_reason": saved.error_reason,
+        "error_message": saved.error_message,
+        "figures": {
+            "prepare_ms": figures.prepare_ms,
+            "start_ms": figures.start_ms,
+            "run_s": figures.run_s,
+            "save_ms": figures.save_ms,
+            "dirty_regions": figures.dirty_regions,
+            "total_regions": figures.total_regions,
+            "bytes_moved": figures.bytes_moved,
+            "gpu_held_s": figures.gpu_held_s,
+            "gpu_pinned_s": figures.gpu_pinned_s,
+            "gpu_resident_s": figures.gpu_resident_s,
+        },
+        "unsaved": [{"name": item.name, "reason": item.reason, "path": item.path} for item in saved.unsaved],
+        "path": PATHS.get(saved.path, ""),
+        "gpu_index": saved.gpu_index,
+        "host_id": saved.host_id,
+        "worker_id": saved.worker_id,
+        "pid": saved.pid,
+    }
+
+
+def worker_state(facts: WorkerFacts) -> scheduler_pb2.WorkerState:
+    """One worker in a heartbeat."""
+    return scheduler_pb2.WorkerState(
+        worker_id=facts.worker_id,
+        session_id=facts.session_id,
+        stage=scheduler_pb2.WorkerStage.Name(int(facts.stage)),
+        version=facts.version,
+        prepared_source_hash=facts.prepared_source_hash,
+        gpu_indices=facts.gpus,
+        execution_id=facts.execution_id,
+        resident_bytes=facts.resident_bytes,
+        pid=facts.pid,
+    )
+
+
+def lease_message(lease: HeldLease, host: types_pb2.HostAddress) -> types_pb2.Lease:
+    """One lease in a heartbeat."""
+    return types_pb2.Lease(
+        lease_id=lease.lease_id,
+        session_id=lease.session_id,
+        epoch=lease.epoch,
+        execution_id=lease.execution_id,
+        host=host,
+        gpu_indices=lease.gpus,
+        worker_id=lease.worker_id or "",
+        path=types_pb2.StartPath.Name(lease.path),
+        ttl_ms=int(lease.ttl_s * 1000),
+    )

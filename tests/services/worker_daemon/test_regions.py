@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from looseleaf.dirty_tracker import hash128
+from looseleaf.errors import CapacityExceeded, Corrupt, InvalidArgument, NotFound, Unavailable
+from looseleaf.ids import HostId
+from looseleaf.services.worker_daemon import regions as regions_module
+from looseleaf.services.worker_daemon.arena import SEGMENT_BYTES, SEGMENT_SLOTS, HostArena, Ring
+from looseleaf.services.worker_daemon.core.region_table import RegionKey
+from looseleaf.services.worker_daemon.regions import HostRegions, RegionSource
+from looseleaf.units import REGION_BYTES
+
+
+def region(number: int, length: int = 5000) -> tuple[RegionKey, bytes]:
+    data = number.to_bytes(4, "little") * (length // 4)
+    return (hash128(data), len(data)), data
+
+
+class Elsewhere:
+    """Another place that holds regions; counts what it is asked for."""
+
+    def __init__(self, held: dict[RegionKey, bytes], broken: bool = False) -> None:
+        self.held = held
+        self.broken = broken
+        self.asked: list[RegionKey] = []
+
+    async def fetch(self, keys: Sequence[RegionKey]) -> AsyncIterator[tuple[RegionKey, bytes]]:
+        self.asked.extend(keys)
+        if self.broken:
+            raise Unavailable("HOST_DOWN", "gone")
+        for key in keys:
+            if key in self.held:
+                await asyncio.sleep(0)
+                yield key, self.held[key]
+
+
+class Locator:
+    def __init__(self, *places: Elsewhere) -> None:
+        self.places = places
+        self.forgotten: list[RegionKey] = []
+
+    async def sources(self, keys: Sequence[RegionKey]) -> list[tuple[RegionSource, list[RegionKey]]]:
+        return [(place, list(keys)) for place in self.places]
+
+    async def forget(self, host_id: HostId, keys: Sequence[RegionKey]) -> None:
+        self.forgotten.extend(keys)
+
+
+def with_regions(locator: Locator, work: Callable[[HostRegions], Awaitable[None]]) -> None:
+    async def main() -> None:
+        arena = HostArena(SEGMENT_BYTES)
+        with ThreadPoolExecutor(2) as executor:
+            try:
+                await work(HostRegions(arena, locator, HostId("h0"), executor))
+            finally:
+                arena.close()
+
+    asyncio.run(main())
+
+
+def test_put_region_is_read_back() -> None:
+    async def work(regions: HostRegions) -> None:
+        key, data = region(1)
+        await regions.put(key, memoryview(data), "kernel")
+        assert regions.read(key) == data
+        assert regions.missing([key, region(2)[0]], "worker") == [1]
+
+    with_regions(Locator(), work)
+
+
+def test_put_with_wrong_hash_is_refused_and_keeps_nothing() -> None:
+    async def work(regions: HostRegions) -> None:
+        key, data = region(1)
+        with pytest.raises(Corrupt, match="CHECKSUM_MISMATCH"):
+            await regions.put(key, memoryview(data[:-1] + b"x"), "kernel")
+        assert regions.arena.used_bytes == 0 and key not in regions.table
+
+    with_regions(Locator(), work)
+
+
+def test_put_twice_at_once_uses_one_slot() -> None:
+    async def work(regions: HostRegions) -> None:
+        key, data = region(1)
+        await asyncio.gather(*(regions.put(key, memoryview(data), owner) for owner in ("a", "b", "c")))
+        assert regions.arena.used_bytes == REGION_BYTES
+
+    with_regions(Locator(), work)
+
+
+def test_uncommitted_regions_go_with_their_connection() -> None:
+    async def work(regions: HostRegions) -> None:
+        kept, lost = region(1), region(2)
+        for key, data in (kept, lost):
+            await regions.put(key, memoryview(data), "worker")
+        regions.committed([kept[0]])
+        regions.unpin("worker")
+        assert kept[0] in regions.table and lost[0] not in regions.table
+        assert regions.arena.used_bytes == REGION_BYTES
+
+    with_regions(Locator(), work)
+
+
+def test_ensure_fetches_from_the_next_place_when_one_fails() -> None:
+    items = dict(region(number) for number in range(5))
+    broken, good = Elsewhere(items, broken=True), Elsewhere(items)
+
+    async def work(regions: HostRegions) -> None:
+        slots = await regions.ensure(list(items), "worker")
+        assert [bytes(regions.arena.view(slot, key[1])) for slot, key in zip(slots, items, strict=True)] == list(
+            items.values()
+        )
+        assert len(good.asked) == 5
+
+    with_regions(Locator(broken, good), work)
+
+
+def test_ensure_at_once_fetches_each_region_once() -> None:
+    items = dict(region(number) for number in range(8))
+    place = Elsewhere(items)
+
+    async def work(regions: HostRegions) -> None:
+        await asyncio.gather(*(regions.ensure(list(items), owner) for owner in ("a", "b", "c")))
+        assert sorted(place.asked) == sorted(items)
+
+    with_regions(Locator(place), work)
+
+
+def test_ensure_of_lost_region_names_what_to_do() -> None:
+    async def work(regions: HostRegions) -> None:
+        with pytest.raises(NotFound, match="REGIONS_LOST.*restore an older version"):
+            await regions.ensure([region(1)[0]], "worker")
+
+    with_regions(Locator(Elsewhere({})), work)
+
+
+def test_full_arena_evicts_what_is_kept_elsewhere_and_says_so() -> None:
+    locator = Locator()
+
+    async def work(regions: HostRegions) -> None:
+        items = [region(number) for number in range(SEGMENT_SLOTS)]
+        for key, data in items:
+            await regions.put(key, memoryview(data), "kernel")
+        regions.committed([key for key, _data in items])
+        regions.unpin("kernel")
+        regions.made_durable([items[0][0], items[1][0]])
+        key, data = region(1000)
+        await regions.put(key, memoryview(data), "kernel")
+        assert regions.read(key) == data
+        assert set(locator.forgotten) == {items[0][0], items[1][0]}
+
+    with_regions(locator, work)
+
+
+def test_arena_full_of_staged_regions_refuses_new_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(regions_module, "ROOM_WAIT_S", 0.05)
+
+    async def work(regions: HostRegions) -> None:
+        for number in range(SEGMENT_SLOTS):
+            key, data = region(number)
+            await regions.put(key, memoryview(data), "kernel")
+        with pytest.raises(CapacityExceeded, match="ARENA_FULL"):
+            await regions.put(region(1000)[0], memoryview(region(1000)[1]), "kernel")
+        regions.unpin("kernel")
+        await regions.put(region(1000)[0], memoryview(region(1000)[1]), "kernel")
+
+    with_regions(Locator(), work)
+
+
+def test_waiting_put_goes_on_when_room_appears() -> None:
+    async def work(regions: HostRegions) -> None:
+        for number in range(SEGMENT_SLOTS):
+            key, data = region(number)
+            await regions.put(key, memoryview(data), "old")
+        waiting = asyncio.create_task(regions.put(region(1000)[0], memoryview(region(1000)[1]), "new"))
+        await asyncio.sleep(0)
+        regions.unpin("old")
+        await asyncio.wait_for(waiting, 5)
+
+    with_regions(Locator(), work)
+
+
+def test_ring_slot_outside_is_refused() -> None:
+    ring = Ring(3 * REGION_BYTES)
+    try:
+        assert len(ring.view(2, 10)) == 10
+        for slot, length in ((3, 10), (0, REGION_BYTES + 1)):
+            with pytest.raises(InvalidArgument, match="RING_SLOT_UNKNOWN"):
+                ring.view(slot, length)
+    finally:
+        ring.close()
+
+
+def test_arena_below_one_segment_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="ARENA_TOO_SMALL"):
+        HostArena(SEGMENT_BYTES - 1)
