@@ -59,6 +59,8 @@ class LinkStateIO:
         self._segments_lock = threading.Lock()
         self._ring: _Ring | None = None
         self._segments: dict[int, int] = {}
+        # The newest version that is known to survive this host.
+        self.durable_version = 0
 
     def have_regions(self, refs: Sequence[RegionRef]) -> list[int]:
         """Indices of the regions that the host arena lacks, ascending; a region named twice is reported once."""
@@ -131,13 +133,18 @@ class LinkStateIO:
     def commit(self, manifest: bytes, parent: int, epoch: int, execution_id: str) -> int:
         """The version that the manifest became. Raises Conflict `MANIFEST_MOVED`, PreconditionFailed `STALE_EPOCH`."""
         body = {"manifest": bytes(manifest), "parent": parent, "epoch": epoch, "execution_id": execution_id}
-        return fields.integer(self._ask("commit", body), "version", minimum=1)
+        reply = self._ask("commit", body)
+        version = fields.integer(reply, "version", minimum=1)
+        if fields.boolean(reply, "durable", False):
+            self.durable_version = version
+        return version
 
     def manifest(self, version: int = 0, known_version: int = 0) -> tuple[Message, bytes | None]:
         """({version, epoch, durable_version}, manifest bytes); version 0 asks for the head, and the bytes are None if
         that is `known_version` or nothing was saved yet."""
         reply = self._ask("manifest", {"version": version, "known_version": known_version})
         head = {key: fields.integer(reply, key) for key in ("version", "epoch", "durable_version")}
+        self.durable_version = head["durable_version"]
         return head, None if reply.get("manifest") is None else fields.data(reply, "manifest")
 
     def fetch_units(self, hashes: Sequence[bytes]) -> dict[bytes, bytes]:

@@ -1,0 +1,135 @@
+"""From the fork to the first request: what a worker must undo of its zygote, and in which order."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import faulthandler
+import gc
+import importlib
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, NoReturn, cast
+
+from looseleaf import devices
+from looseleaf.devices import Kind, Role
+from looseleaf.protocol.channel import Channel
+from looseleaf.worker.interrupts import ignore_interrupts
+from looseleaf.worker.runtime import WorkerRuntime
+from looseleaf.worker.shell import WorkerShell
+from looseleaf.worker.streams import OutStream
+from looseleaf.worker.thread_counts import THREAD_VARIABLES, default_thread_count, set_thread_count
+
+EXIT_FAULT: Final = 70
+_PR_SET_NO_NEW_PRIVS: Final = 38
+# Python itself ignores these; everything else goes back to its default.
+_PYTHONS_OWN: Final = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
+
+
+@dataclass(frozen=True)
+class Inheritance:
+    """What a zygote hands to its workers."""
+
+    shell: WorkerShell
+    streams: tuple[OutStream, OutStream]
+    imports: list[str]
+    thread_libraries: list[str]
+
+
+@dataclass(frozen=True)
+class Birth:
+    """One worker to be: its fds are in this process's table, [stdin, stdout, stderr] still above 2."""
+
+    title: str
+    env: Mapping[str, str]
+    channel_fd: int
+    stdio_fds: tuple[int, int, int]
+
+
+def become_worker(birth: Birth, inherited: Inheritance) -> NoReturn:
+    """Turns the forked process into a worker and serves until the daemon is gone. Never returns, never raises."""
+    log_fd = 2
+    try:
+        _leave_the_zygote(birth)
+        # Fd 2 will be the person's output; what is said here belongs to the daemon.
+        log_fd = os.dup(2)
+        faulthandler.enable(file=log_fd)
+        _set_environment(birth.env)
+        _set_title(birth.title)
+        reseed()
+        importlib.invalidate_caches()
+        set_thread_count(_number("LOOSELEAF_THREADS") or default_thread_count(), inherited.thread_libraries)
+        ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        install_devices("worker")
+        channel = Channel(socket.socket(fileno=birth.channel_fd))
+        WorkerRuntime(inherited.shell, channel, inherited.streams, inherited.imports, log_fd).run()
+    except BaseException:
+        os.write(log_fd, traceback.format_exc().encode("utf-8", "replace"))
+    finally:
+        os._exit(EXIT_FAULT)
+
+
+def _leave_the_zygote(birth: Birth) -> None:
+    os.setsid()
+    for number, fd in enumerate(birth.stdio_fds):
+        os.dup2(fd, number, inheritable=True)
+    os.closerange(3, birth.channel_fd)
+    os.closerange(birth.channel_fd + 1, _fd_limit())
+    for number in signal.valid_signals() - _PYTHONS_OWN:
+        if number not in (signal.SIGKILL, signal.SIGSTOP) and signal.getsignal(number) is not signal.SIG_DFL:
+            signal.signal(number, signal.SIG_DFL)
+    ignore_interrupts()
+    signal.set_wakeup_fd(-1)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    atexit._clear()
+    # Never gc.unfreeze(): one collection over the zygote's objects would copy 40 MB of its pages.
+    gc.enable()
+
+
+def _fd_limit() -> int:
+    return os.sysconf("SC_OPEN_MAX")
+
+
+def _set_environment(env: Mapping[str, str]) -> None:
+    for name in THREAD_VARIABLES:
+        os.environ.pop(name, None)
+    os.environ.update(env)
+    # As ipykernel does: modules beside the notebook are found.
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+
+
+def _set_title(title: str) -> None:
+    try:
+        from setproctitle import setproctitle
+    except ImportError:
+        return  # only `ps` is the poorer for it
+    setproctitle(title)
+
+
+def reseed() -> None:
+    """Fresh random states for what CPython does not reseed at a fork: siblings would all draw the same numbers."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        numpy.random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
+
+
+def install_devices(role: Role) -> None:
+    """`devices.install` for the devices that the daemon named in the environment."""
+    kind = os.environ.get("LOOSELEAF_DEVICE", "none")
+    memory_bytes = _number("LOOSELEAF_GPU_MEMORY_BYTES") or devices.VIRTUAL_MEMORY_BYTES
+    # An unknown kind raises InvalidArgument: the daemon is then set up wrong.
+    devices.install(role, cast(Kind, kind), _number("LOOSELEAF_GPUS"), memory_bytes=memory_bytes)
+
+
+def _number(name: str) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else 0

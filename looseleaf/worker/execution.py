@@ -1,0 +1,98 @@
+"""Runs one cell in a worker as ipykernel runs it in an ordinary kernel: inside an event loop, once, to a reply."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+from IPython.core.async_helpers import _pseudo_sync_runner
+from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult
+
+from looseleaf.worker.interrupts import interrupts_cancel, run_interruptible
+from looseleaf.worker.shell import WorkerShell
+
+
+class CellRunner:
+    """Runs cells of `shell` on one event loop that lives as long as the worker; made after the fork."""
+
+    def __init__(self, shell: WorkerShell) -> None:
+        self._shell = shell
+        self.loop = asyncio.new_event_loop()
+        asyncio.set_event_loop(self.loop)
+
+    def run(self, source: str, execution_count: int, cell_id: str | None) -> dict[str, Any]:
+        """Runs the cell and returns the content of its execute_reply; never raises.
+
+        Outputs and the error message have been published by then. SIGINT is a KeyboardInterrupt in the cell.
+        """
+        shell = self._shell
+        shell.execution_count = execution_count
+        shell.last_traceback = None
+        shell.failed_while_displaying = False
+        replies: list[dict[str, Any]] = []
+
+        def cell() -> None:
+            result = self.loop.run_until_complete(self._run(source, cell_id))
+            replies.append(self._reply(result, execution_count))
+
+        try:
+            run_interruptible(cell)
+        except BaseException as error:
+            # Only an interrupt at the edge of the cell comes here, or a fault of a library's event hook.
+            if not replies:
+                replies.append(self._failed(error, execution_count))
+        return replies[0]
+
+    async def _run(self, source: str, cell_id: str | None) -> ExecutionResult:
+        shell = self._shell
+        failed_before = None
+        try:
+            transformed = shell.transform_cell(source)
+        except Exception:
+            transformed, failed_before = source, sys.exc_info()
+        is_async = shell.should_run_async(source, transformed_cell=transformed, preprocessing_exc_tuple=failed_before)
+        cell = shell.run_cell_async(
+            source,
+            store_history=True,
+            transformed_cell=transformed,
+            preprocessing_exc_tuple=failed_before,
+            cell_id=cell_id,
+        )
+        result: ExecutionResult | None = None
+        try:
+            if is_async:
+                task = self.loop.create_task(cell)
+                with interrupts_cancel(task, self.loop):
+                    result = await task
+            else:
+                result = _pseudo_sync_runner(cell)
+        except BaseException as error:
+            info = ExecutionInfo(source, True, False, True, cell_id, None, transformed_cell=transformed)
+            result = ExecutionResult(info)
+            result.error_in_exec = error
+            shell.showtraceback(running_compiled_code=True)
+        finally:
+            shell.events.trigger("post_execute")
+            shell.events.trigger("post_run_cell", result)
+        assert result is not None
+        return result
+
+    def _reply(self, result: ExecutionResult, execution_count: int) -> dict[str, Any]:
+        shell = self._shell
+        reply: dict[str, Any] = {"status": "ok", "execution_count": execution_count, "user_expressions": {}}
+        if not result.success or shell.failed_while_displaying:
+            error = result.error_before_exec if result.error_before_exec is not None else result.error_in_exec
+            reply.update(
+                status="error", ename=type(error).__name__, evalue=str(error), traceback=shell.last_traceback or []
+            )
+        reply["payload"] = shell.payloads.read_payload()
+        shell.payloads.clear_payload()
+        return reply
+
+    def _failed(self, error: BaseException, execution_count: int) -> dict[str, Any]:
+        content = {"ename": type(error).__name__, "evalue": str(error), "traceback": self._shell.last_traceback or []}
+        if not content["traceback"]:
+            content["traceback"] = [f"{content['ename']}: {content['evalue']}"]
+            self._shell.publish({"type": "error", **content})
+        return {"status": "error", "execution_count": execution_count, "payload": [], "user_expressions": {}, **content}

@@ -1,0 +1,68 @@
+"""`input()` and `getpass()` in a worker: a question to the person by way of the daemon."""
+
+from __future__ import annotations
+
+import builtins
+import getpass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from IPython.core.error import StdinNotImplementedError
+
+Ask = Callable[[str, bool], None]
+_NOT_SUPPORTED = "raw_input was called, but this frontend does not support input requests."
+
+
+class Interaction:
+    """Asks by `ask(prompt, is_password)` and waits for `answer`, which is called on another thread.
+
+    A front end without input, or a person who refuses, raises StdinNotImplementedError in the cell; an interrupt while
+    waiting raises KeyboardInterrupt.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._answers: SimpleQueue[tuple[str, bool]] = SimpleQueue()
+        self._allowed = False
+
+    def answer(self, value: str, refused: bool) -> None:
+        """Takes the person's answer."""
+        self._answers.put((value, refused))
+
+    def _question(self, prompt: str, password: bool) -> str:
+        if not self._allowed:
+            raise StdinNotImplementedError(_NOT_SUPPORTED)
+        # An answer to a question that was interrupted may have come meanwhile.
+        while not self._answers.empty():
+            try:
+                self._answers.get_nowait()
+            except Empty:
+                break
+        self._ask(prompt, password)
+        try:
+            value, refused = self._answers.get()
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt("Interrupted by user") from None
+        if refused:
+            raise StdinNotImplementedError(_NOT_SUPPORTED)
+        return value
+
+    def _input(self, prompt: object = "") -> str:
+        return self._question(str(prompt), False)
+
+    def _getpass(self, prompt: str = "", stream: Any = None, *, echo_char: str | None = None) -> str:
+        return self._question(prompt, True)
+
+    @contextmanager
+    def installed(self, allow_stdin: bool) -> Iterator[None]:
+        """Inside, `input` and `getpass.getpass` ask the person, or raise if `allow_stdin` is False."""
+        saved_input, saved_getpass = builtins.input, getpass.getpass
+        self._allowed = allow_stdin
+        builtins.input, getpass.getpass = self._input, self._getpass
+        try:
+            yield
+        finally:
+            builtins.input, getpass.getpass = saved_input, saved_getpass
+            self._allowed = False

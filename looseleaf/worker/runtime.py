@@ -1,0 +1,191 @@
+"""The worker's main loop: one request of the daemon after the other, on the main thread, where cells expect to run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Final
+
+from looseleaf import devices
+from looseleaf.checkpoint.names import hidden_names
+from looseleaf.errors import LooseLeafError
+from looseleaf.ids import ExecutionId
+from looseleaf.protocol import fields
+from looseleaf.protocol.channel import Channel
+from looseleaf.protocol.frames import PROTOCOL_VERSION, Message, close_fds
+from looseleaf.protocol.rpc import unknown_message
+from looseleaf.protocol.state_io import LinkStateIO
+from looseleaf.protocol.threaded import ThreadedLink
+from looseleaf.worker.comms import forward_comms
+from looseleaf.worker.execution import CellRunner
+from looseleaf.worker.interaction import Interaction
+from looseleaf.worker.leftovers import anonymous_bytes, leftovers
+from looseleaf.worker.plain import plain
+from looseleaf.worker.raw_output import RawOutput
+from looseleaf.worker.shell import WorkerShell, add_sources
+from looseleaf.worker.stages import WorkerState
+from looseleaf.worker.streams import OutputRelay, OutStream
+
+log = logging.getLogger("looseleaf.worker")
+
+FLUSH_AT_EXIT_S: Final = 2.0
+
+
+class WorkerRuntime:
+    """A forked worker's connection, shell and state. `run` never returns: the process ends by `os._exit`."""
+
+    def __init__(
+        self,
+        shell: WorkerShell,
+        channel: Channel,
+        streams: tuple[OutStream, OutStream],
+        imports: list[str],
+        log_fd: int,
+    ) -> None:
+        self._shell = shell
+        self._imports = imports
+        self._execution_id = ""
+        # What the zygote had; a worker holds only what came since.
+        self._anonymous_bytes_at_birth = anonymous_bytes()
+        self._inbox: SimpleQueue[Message] = SimpleQueue()
+        self._link = ThreadedLink(channel, self._take_event, self._take_request, self._leave)
+        self._relay = OutputRelay(self._send_output)
+        self._raw = RawOutput(self._relay)
+        self._interaction = Interaction(self._ask)
+        self._runner = CellRunner(shell)
+        self._io = LinkStateIO(self._link)
+        self._state = WorkerState(shell.user_ns, self._io, hidden_names(shell))
+        self._handlers: dict[str, Callable[[Message], Message]] = {
+            "prepare": self._state.prepare, "attach": self._state.attach, "run": self._run_cell,
+        }
+        shell.publish = self._publish
+        for stream in streams:
+            stream.connect(self._relay)
+        _log_to(log_fd)
+
+    def run(self) -> None:
+        """Serves the daemon until the connection ends."""
+        self._relay.start()
+        self._raw.start()
+        self._link.start()
+        self._link.send_event("hello", {
+            "v": PROTOCOL_VERSION, "role": "worker", "pid": os.getpid(), "zygote_imports": self._imports,
+        })
+        while True:
+            self._answer(self._inbox.get())
+
+    def _answer(self, request: Message) -> None:
+        request_id = request["id"]
+        try:
+            handler = self._handlers.get(request["t"])
+            if handler is None:
+                raise unknown_message(request)
+            self._link.reply(request_id, handler(request))
+        except Exception as error:
+            if not isinstance(error, LooseLeafError):
+                log.error("request_failed type=%s", request["t"], exc_info=error)
+            self._link.reply_error(request_id, error)
+
+    # -- on the reader thread --------------------------------------------------------------------------
+
+    def _take_request(self, message: Message, fds: list[int]) -> None:
+        close_fds(fds)
+        if message["t"] == "shutdown":
+            # Also while a cell runs: the daemon knows what it gives up.
+            self._link.reply(message["id"], {})
+            self._link.flush(FLUSH_AT_EXIT_S)
+            os._exit(0)
+        self._inbox.put(message)
+
+    def _take_event(self, message: Message, fds: list[int]) -> None:
+        close_fds(fds)
+        if message["t"] == "input_reply":
+            refused = message.get("refused") is True or not isinstance(message.get("value"), str)
+            self._interaction.answer("" if refused else message["value"], refused)
+        else:
+            log.warning("event_unknown type=%s", message["t"])
+
+    def _leave(self, error: LooseLeafError) -> None:
+        # The daemon is gone, and with it everything that this process may still say or save.
+        log.info("connection_ended reason=%s", error.reason)
+        os._exit(0)
+
+    # -- output ----------------------------------------------------------------------------------------
+
+    def _send_output(self, message: dict[str, Any]) -> None:
+        self._link.send_event("output", {"execution_id": self._execution_id, "message": message})
+
+    def _publish(self, message: dict[str, Any]) -> None:
+        self._raw.drain()
+        self._relay.publish(message)
+
+    def _ask(self, prompt: str, password: bool) -> None:
+        self._raw.drain()
+        self._relay.flush()
+        self._link.send_event("input_request", {
+            "execution_id": self._execution_id, "prompt": prompt, "password": password,
+        })
+
+    # -- cells -----------------------------------------------------------------------------------------
+
+    def _run_cell(self, request: Message) -> Message:
+        """Runs, tells the end at once, then saves; see docs/protocol.md: `run`."""
+        execution_id = ExecutionId(fields.text(request, "execution_id"))
+        source = fields.text(request, "source")
+        count = fields.integer(request, "execution_count", minimum=1)
+        tracker = self._state.tracker
+        self._set_up(fields.mapping(request, "context", {}))
+        self._execution_id = execution_id
+        forward_comms(self._publish)
+        devices.backend().reset_touch()
+        self._link.send_event("started", {"execution_id": execution_id})
+        began_s = time.monotonic()
+        with self._interaction.installed(fields.boolean(request, "allow_stdin", False)):
+            reply = self._runner.run(source, count, fields.text(request, "cell_id", "") or None)
+        run_s = time.monotonic() - began_s
+        self._raw.drain()
+        self._relay.flush()
+        touched_s = devices.backend().touched()
+        self._link.send_event("ended", {
+            "execution_id": execution_id, "reply": plain(reply), "run_s": run_s,
+            "first_touch_s": None if touched_s is None else max(0.0, touched_s - began_s),
+            "left": leftovers(self._runner.loop),
+        })
+        saved_s = time.monotonic()
+        report = tracker.save(execution_id, "gpu")
+        return {
+            "version": report.version,
+            "durable": self._io.durable_version >= report.version,
+            "dirty_regions": report.dirty_regions,
+            "total_regions": report.total_regions,
+            "bytes_moved": report.bytes_moved,
+            "save_ms": (time.monotonic() - saved_s) * 1000,
+            "unsaved": [{"name": item.name, "reason": item.reason, "path": item.path} for item in report.unsaved],
+            "resident_bytes": max(0, anonymous_bytes() - self._anonymous_bytes_at_birth),
+        }
+
+    def _set_up(self, context: dict[str, Any]) -> None:
+        """What the kernel's front end and settings mean for this cell; see docs/protocol.md: `context`."""
+        shell = self._shell
+        columns = context.get("columns")
+        if type(columns) is int and columns > 0:
+            os.environ["COLUMNS"] = str(columns)
+        shell.compiler.next_name = fields.text(context, "cell_file", "")
+        if "sources" in context:
+            add_sources(shell, fields.rows(context, "sources", str, int, str))
+        interactivity = fields.text(context, "ast_node_interactivity", "")
+        if interactivity:
+            shell.ast_node_interactivity = interactivity
+
+
+def _log_to(fd: int) -> None:
+    """Our own log goes to the daemon's stderr: fd 2 is the person's output from now on."""
+    logger = logging.getLogger("looseleaf")
+    handler = logging.StreamHandler(os.fdopen(fd, "w", buffering=1, closefd=False))
+    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s %(message)s"))
+    logger.addHandler(handler)
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False

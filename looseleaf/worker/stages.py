@@ -1,0 +1,130 @@
+"""The stages of a worker's life before it runs a cell: imported, host_ready, device_ready (design §5).
+
+Nothing of the cell is executed here. What is prepared is the session's state as the namespace sees it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from looseleaf import devices
+from looseleaf.checkpoint.tracker import StateTracker
+from looseleaf.errors import Corrupt, InvalidArgument, PreconditionFailed
+from looseleaf.ids import Epoch, SessionId, Version
+from looseleaf.protocol import fields
+from looseleaf.protocol.frames import Message
+from looseleaf.protocol.state_io import LinkStateIO
+
+
+class WorkerState:
+    """One session's state in this worker: where it is, what of it is loaded, and the devices it uses."""
+
+    def __init__(self, namespace: dict[str, Any], io: LinkStateIO, hidden: Callable[[str], bool]) -> None:
+        self._namespace = namespace
+        self._io = io
+        self._hidden = hidden
+        self._tracker: StateTracker | None = None
+        self._session_id = ""
+        # Names whose closure lives on a device: their objects are made at attach, when there is one.
+        self._waiting: list[str] = []
+        self._attached = False
+
+    @property
+    def tracker(self) -> StateTracker:
+        """The session's tracker. Raises PreconditionFailed `NOT_PREPARED`."""
+        if self._tracker is None:
+            raise PreconditionFailed("NOT_PREPARED", "this worker holds no session yet; nothing was run")
+        return self._tracker
+
+    def prepare(self, request: Message) -> Message:
+        """Imports modules and loads variables at the wanted version; see docs/protocol.md: `prepare`.
+
+        Raises PreconditionFailed `OTHER_SESSION`: a worker serves one session only.
+        """
+        began_s = time.monotonic()
+        names = fields.texts(request, "names")
+        self._enter(request)
+        failed = import_modules(fields.texts(request, "imports", []))
+        imported_s = time.monotonic()
+        self._move_to(Version(fields.integer(request, "version")))
+        report = self._load(names)
+        done_s = time.monotonic()
+        return {
+            "stage_ms": {"import": (imported_s - began_s) * 1000, "restore": (done_s - imported_s) * 1000},
+            "mapped_bytes": report["mapped_bytes"],
+            "missing": report["missing"],
+            "failed_imports": failed,
+            "waiting": list(self._waiting),
+            "pid": os.getpid(),
+        }
+
+    def attach(self, request: Message) -> Message:
+        """Opens the GPUs and loads what lives on them; see docs/protocol.md: `attach`."""
+        gpus = fields.integers(request, "gpus")
+        kind = fields.text(request, "device")
+        if kind == "cuda":
+            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in gpus)
+        devices.backend().attach(gpus, fields.boolean(request, "delays", False))
+        self._attached = True
+        waiting, self._waiting = self._waiting, []
+        report = self._load(waiting)
+        return {"mapped_bytes": report["mapped_bytes"], "missing": report["missing"]}
+
+    def _enter(self, request: Message) -> None:
+        session_id = SessionId(fields.text(request, "session_id"))
+        epoch = Epoch(fields.integer(request, "epoch"))
+        if self._tracker is None:
+            self._session_id = session_id
+            self._tracker = StateTracker(
+                self._namespace, self._io, session_id=session_id, epoch=epoch, hidden=self._hidden
+            )
+        elif session_id != self._session_id:
+            raise PreconditionFailed("OTHER_SESSION", "this worker holds another session; nothing was run")
+        self._tracker.epoch = epoch
+        cwd = request.get("cwd")
+        if isinstance(cwd, str) and cwd:
+            try:
+                os.chdir(cwd)
+            except OSError as error:
+                raise InvalidArgument("CWD_UNUSABLE", f"the working directory {cwd} cannot be used: {error}") from error
+
+    def _move_to(self, version: Version) -> None:
+        tracker = self.tracker
+        if version == tracker.version:
+            return
+        _, manifest = self._io.manifest(version)
+        if manifest is None:
+            raise Corrupt("VERSION_MISSING", f"version {version} of this session's state could not be read")
+        tracker.advance(manifest)
+
+    def _load(self, names: Sequence[str]) -> dict[str, Any]:
+        tracker = self.tracker
+        now = [name for name in names if self._attached or not self._lives_on_device(name)]
+        self._waiting = sorted({*self._waiting, *names} - {*now})
+        report = tracker.restore(now)
+        return {"mapped_bytes": report.mapped_bytes, "missing": list(report.missing)}
+
+    def _lives_on_device(self, name: str) -> bool:
+        manifest = self.tracker.manifest
+        if manifest is None or name not in manifest.roots:
+            return False
+        return any(manifest.payloads[payload].device != "cpu" for payload in manifest.closure([name]).payloads)
+
+
+def import_modules(names: Sequence[str]) -> list[dict[str, str]]:
+    """Imports each module by its full name; {name, error} of those that failed, which is the cell's to report."""
+    importlib.invalidate_caches()
+    failed = []
+    for name in names:
+        if name in sys.modules:
+            continue
+        try:
+            importlib.import_module(name)
+        except Exception as error:
+            failed.append({"name": name, "error": f"{type(error).__name__}: {error}"[:500]})
+    return failed

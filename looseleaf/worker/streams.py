@@ -1,0 +1,161 @@
+"""Ordered output of a worker: everything that a cell shows leaves through one relay, in the order it was made.
+
+The stream objects exist before the zygote imports anything, so a library that keeps `sys.stderr` at import keeps the
+right one; in the zygote, and in children that a cell forks, they write to the plain file descriptor.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import time
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Final
+
+from looseleaf.errors import InvalidArgument
+from looseleaf.units import KIB, MIB, format_bytes
+from looseleaf.worker.plain import plain
+
+# Text waits at most this long before it is sent.
+FLUSH_INTERVAL_S: Final = 0.1
+# Characters that wait for the timed flush; more are sent at once.
+BUFFERED_CHARS_MAX: Final = 64 * KIB
+# Characters in one stream message; each is at most 4 bytes in a frame of 32 MiB.
+STREAM_CHARS_MAX: Final = 4 * MIB
+
+SendOutput = Callable[[dict[str, Any]], None]
+
+
+class OutputRelay:
+    """Collects stream text and sends output messages by `send`, which may block while the daemon is behind.
+
+    Thread-safe. Text waits for at most `FLUSH_INTERVAL_S`; any other message sends the text before it first.
+    """
+
+    def __init__(self, send: SendOutput) -> None:
+        self._send = send
+        # RLock: a signal handler may print while the main thread is inside.
+        self._lock = threading.RLock()
+        self._chunks: list[tuple[str, str]] = []
+        self._chars = 0
+        self._wake: SimpleQueue[None] = SimpleQueue()
+        self._timer = threading.Thread(target=self._flush_loop, name="looseleaf-output", daemon=True)
+
+    def start(self) -> None:
+        """Starts the timed flush; never before the fork."""
+        self._timer.start()
+
+    def write(self, name: str, text: str) -> None:
+        """Adds text to stream `name` ("stdout" or "stderr")."""
+        if not text:
+            return
+        with self._lock:
+            if not self._chunks:
+                self._wake.put(None)
+            self._chunks.append((name, text))
+            self._chars += len(text)
+            if self._chars >= BUFFERED_CHARS_MAX:
+                self.flush()
+
+    def flush(self) -> None:
+        """Sends the text that waits."""
+        with self._lock:
+            chunks, self._chunks, self._chars = self._chunks, [], 0
+            for name, text in _merged(chunks):
+                for start in range(0, len(text), STREAM_CHARS_MAX):
+                    self._send(plain({"type": "stream", "name": name, "text": text[start : start + STREAM_CHARS_MAX]}))
+
+    def publish(self, message: dict[str, Any]) -> None:
+        """Sends one output message after all text before it.
+
+        An output that is too large for a frame is replaced by a line on stderr that says so. Raises ValueError for a
+        value that no notebook can hold.
+        """
+        cleaned = plain(message)
+        with self._lock:
+            self.flush()
+            try:
+                self._send(cleaned)
+            except InvalidArgument as error:
+                if error.reason != "FRAME_TOO_LARGE":
+                    raise
+                size = format_bytes(float(error.fields.get("size_bytes", 0)))
+                self.write("stderr", f"LooseLeaf: an output of {size} ({message['type']}) is too large to be shown.\n")
+                self.flush()
+
+    def _flush_loop(self) -> None:
+        while True:
+            self._wake.get()
+            time.sleep(FLUSH_INTERVAL_S)
+            self.flush()
+
+
+def _merged(chunks: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    merged: list[tuple[str, list[str]]] = []
+    for name, text in chunks:
+        if merged and merged[-1][0] == name:
+            merged[-1][1].append(text)
+        else:
+            merged.append((name, [text]))
+    return [(name, "".join(parts)) for name, parts in merged]
+
+
+class OutStream(io.TextIOBase):
+    """`sys.stdout` or `sys.stderr` of a worker; behaves as ipykernel's."""
+
+    def __init__(self, name: str, fd: int) -> None:
+        super().__init__()
+        self.name = name
+        self._fd = fd
+        self._relay: OutputRelay | None = None
+        self._pid = 0
+
+    def connect(self, relay: OutputRelay) -> None:
+        """From now on text written by this process goes to `relay`."""
+        self._relay = relay
+        self._pid = os.getpid()
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return "UTF-8"
+
+    @property
+    def errors(self) -> str:  # type: ignore[override]
+        return "replace"
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return False
+
+    def fileno(self) -> int:
+        """The plain file descriptor; what is written to it is shown too, though in no certain order."""
+        return self._fd
+
+    def write(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError(f"write() argument must be str, not {type(text)}")
+        if self._relay is not None and os.getpid() == self._pid:
+            self._relay.write(self.name, text)
+        else:
+            self._write_fd(text)
+        return len(text)
+
+    def flush(self) -> None:
+        if self._relay is not None and os.getpid() == self._pid:
+            self._relay.flush()
+
+    def close(self) -> None:
+        """Does nothing: a cell that closes its stdout must not silence the ones after it."""
+
+    @property
+    def closed(self) -> bool:
+        return False
+
+    def _write_fd(self, text: str) -> None:
+        data = memoryview(text.encode("utf-8", "replace"))
+        while data:
+            data = data[os.write(self._fd, data) :]

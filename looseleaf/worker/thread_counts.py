@@ -1,0 +1,64 @@
+"""Compute threads of the libraries in this process: one in a zygote, the kernel's count in a worker.
+
+Environment variables are read once, at import; afterwards only the libraries' own functions change anything. Results
+must not depend on where a cell ran, so a worker uses the count that the kernel's process has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+# What a zygote's environment must say before its libraries are loaded.
+THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+
+_RTLD_NOLOAD: Final = 0x4
+# Part of a library's file name → the functions that set its count; the first that exists is called.
+_SETTERS: Final = {
+    "openblas": tuple(
+        f"{prefix}openblas_set_num_threads{suffix}" for prefix in ("scipy_", "") for suffix in ("64_", "", "_64")
+    ),
+    "libgomp": ("omp_set_num_threads",),
+    "libiomp": ("omp_set_num_threads",),
+    "libomp": ("omp_set_num_threads",),
+    "libmkl_rt": ("MKL_Set_Num_Threads",),
+    "libblis": ("bli_thread_set_num_threads",),
+}
+
+
+def missing_thread_variables() -> list[str]:
+    """Names in `THREAD_VARIABLES` that are not "1" in this process's environment."""
+    return [name for name in THREAD_VARIABLES if os.environ.get(name) != "1"]
+
+
+def loaded_thread_libraries() -> list[str]:
+    """Paths of the mapped libraries whose count can be set. Ask in the zygote: it reads all of the memory map."""
+    paths = {line.rsplit(" ", 1)[-1] for line in Path("/proc/self/maps").read_text().splitlines() if ".so" in line}
+    return sorted(path for path in paths if any(part in Path(path).name for part in _SETTERS))
+
+
+def set_thread_count(count: int, libraries: list[str]) -> None:
+    """Makes torch and each of `libraries` that is loaded compute with `count` threads from now on."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads(count)
+    for path in libraries:
+        try:
+            library = ctypes.CDLL(path, mode=_RTLD_NOLOAD)
+        except OSError:
+            continue  # not loaded in this process
+        names = next(names for part, names in _SETTERS.items() if part in Path(path).name)
+        for name in names:
+            function = getattr(library, name, None)
+            if function is not None:
+                function.restype = None
+                function(ctypes.c_int(count))
+                break
+
+
+def default_thread_count() -> int:
+    """What a fresh process would use here: the CPUs that it may run on."""
+    return len(os.sched_getaffinity(0))
