@@ -17,6 +17,7 @@ from looseleaf.services.scheduler.core.refusals import (
     never_fits_count,
     priority_unknown,
     queue_full,
+    session_queue_full,
     stale_epoch,
     too_many_waiters,
 )
@@ -81,6 +82,9 @@ def _run(state: State, event: RunRequested, now_s: float) -> Run:
 def _admit(state: State, event: RunRequested, record: ExecutionRecord | None, now_s: float) -> None:
     if len(state.runs) >= state.limits.run_queue_max:
         state.refuse(event.request_id, queue_full(state.limits.run_queue_max))
+        return
+    if state.runs_of(event.session_id) >= state.limits.runs_per_session_max:
+        state.refuse(event.request_id, session_queue_full(state.limits.runs_per_session_max))
         return
     misfit = never_fits(state, event.recipe) if state.ready else None
     if misfit is not None:

@@ -11,6 +11,7 @@ class Limits:
 
     # Runs that wait or are being granted; one more is refused with RUN_QUEUE_FULL.
     run_queue_max: int = 10_000
+    runs_per_session_max: int = 64
     # Streams that wait for one execution.
     waiters_per_run_max: int = 16
     # Ended executions that the journal remembers; the oldest are forgotten first.
@@ -21,7 +22,7 @@ class Limits:
     # Superseded incarnations of one host that are still recognised as old.
     incarnations_max: int = 16
     # Speculative (prepared, never run) workers on one host.
-    prepared_max_per_host: int = 16
+    prepared_max_per_host: int = 8
     # A speculative worker without news for this long gives way to a newer one.
     speculative_expiry_s: float = 20.0
     # Heartbeat age at which a host gets no new work, and at which its leases end.

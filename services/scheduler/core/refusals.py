@@ -35,6 +35,13 @@ def queue_full(limit: int) -> LooseLeafError:
     )
 
 
+def session_queue_full(limit: int) -> LooseLeafError:
+    """One session's share of the Run queue is at its bound."""
+    return CapacityExceeded(
+        "SESSION_QUEUE_FULL", f"{limit} cells of this notebook wait for a GPU already. {_UNSTARTED}", limit=limit,
+    )
+
+
 def too_many_waiters(limit: int) -> LooseLeafError:
     """One execution is asked for by too many callers at once."""
     return CapacityExceeded(

@@ -113,6 +113,10 @@ class State:
         self._writes, self._actions = {}, []
         return actions
 
+    def runs_of(self, session_id: SessionId) -> int:
+        """Runs of one session that have no lease yet."""
+        return sum(1 for run in self.runs.values() if run.session_id == session_id)
+
     def released(self, execution_id: ExecutionId) -> bool:
         """True if the execution ended and its lease is gone."""
         record = self.journal.get(execution_id)

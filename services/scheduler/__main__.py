@@ -1,0 +1,7 @@
+"""`python -m looseleaf.services.scheduler`."""
+
+import sys
+
+from looseleaf.services.scheduler.server import main
+
+sys.exit(main())

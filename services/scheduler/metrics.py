@@ -1,0 +1,57 @@
+"""Prometheus figures of the scheduler: the pool now, and what was granted, refused and lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from looseleaf.services.scheduler.core.actions import (
+    Action,
+    EvictWorker,
+    MarkHostDead,
+    NotifyLease,
+    PrepareWorker,
+    Refuse,
+)
+from looseleaf.services.scheduler.core.policy import Scheduler
+
+
+class SchedulerMetrics:
+    """Kept from the action lists, so that the policy knows nothing of them."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.queued = Gauge("looseleaf_scheduler_queued_runs", "Runs that wait for a GPU", registry=registry)
+        self.leases = Gauge("looseleaf_scheduler_leases", "Leases that occupy GPUs", registry=registry)
+        self.hosts = Gauge("looseleaf_scheduler_hosts", "Hosts that are known", registry=registry)
+        self.held = Gauge(
+            "looseleaf_scheduler_gpu_held_seconds", "GPU-seconds of leases since the first start", registry=registry)
+        self.handed_out = Counter(
+            "looseleaf_scheduler_leases_handed_out", "Leases that callers got, by what the cell found ready", ["path"],
+            registry=registry)
+        self.refused = Counter(
+            "looseleaf_scheduler_refusals", "Requests refused by the policy", ["reason"], registry=registry)
+        self.prepared = Counter(
+            "looseleaf_scheduler_preparations", "Workers ordered to be prepared", registry=registry)
+        self.evicted = Counter("looseleaf_scheduler_evictions", "Workers asked to go", registry=registry)
+        self.lost = Counter("looseleaf_scheduler_hosts_lost", "Hosts whose leases ended", ["reason"], registry=registry)
+
+    def observe(self, scheduler: Scheduler, actions: Sequence[Action], now_s: float) -> None:
+        """Counts one batch of actions and looks at the state after it."""
+        for action in actions:
+            match action:
+                case NotifyLease():
+                    self.handed_out.labels(action.lease.path.name).inc()
+                case Refuse():
+                    self.refused.labels(action.reason).inc()
+                case PrepareWorker():
+                    self.prepared.inc()
+                case EvictWorker():
+                    self.evicted.inc()
+                case MarkHostDead():
+                    self.lost.labels(action.reason).inc()
+        state = scheduler.state
+        self.queued.set(len(state.queue))
+        self.leases.set(len(state.leases))
+        self.hosts.set(len(state.hosts))
+        self.held.set(state.accounts.held_gpu_s(state.leases, now_s))
