@@ -113,6 +113,42 @@ def patch(mode: VirtualDeviceMode, patches: PatchSet) -> None:
     patches.set(_graph, "_engine_run_backward", run_backward)
     patches.set(_autograd, "_engine_run_backward", run_backward)
     _patch_functions(mode, patches)
+    _patch_saving_hooks(mode, patches)
+
+
+def _patch_saving_hooks(mode: VirtualDeviceMode, patches: PatchSet) -> None:
+    """C++ calls a pack hook in the middle of a call: with the mode off, and before the call's results are tagged."""
+    hooks = _graph.saved_tensors_hooks
+    original_enter, original_exit = hooks.__enter__, hooks.__exit__
+
+    def packing(pack: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def call(tensor: Any) -> Any:
+            if on_stack(mode) or not mode.live or torch._C._is_torch_function_all_disabled():
+                return pack(tensor)
+            index, args = getattr(mode.running, "call", (None, ()))
+            if index is not None:
+                mode.adopt(tensor, index, args)
+            with mode:
+                return pack(tensor)
+
+        return call
+
+    def enter(self: Any) -> Any:
+        mode.saving_hooks += 1
+        pack = self.pack_hook
+        self.pack_hook = packing(pack)
+        try:
+            return original_enter(self)
+        finally:
+            self.pack_hook = pack
+
+    def leave(self: Any, *exc: Any) -> Any:
+        mode.saving_hooks -= 1
+        mode.running.call = (None, ())
+        return original_exit(self, *exc)
+
+    patches.set(hooks, "__enter__", enter)
+    patches.set(hooks, "__exit__", leave)
 
 
 def _patch_functions(mode: VirtualDeviceMode, patches: PatchSet) -> None:

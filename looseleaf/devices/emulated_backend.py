@@ -57,6 +57,8 @@ class EmulatedBackend:
         patch_wrappers(self.mode, patches)
         patch_legacy(patches, make_tensor)
         patches.set(torch, "Generator", Generator)
+        # Checkpointing saves the device's random state only if this says that there is a device.
+        patches.set(torch.cuda, "_initialized", True)
         streams = StreamRegistry(gpus)
         answers = {**memory_answers(gpus), **work_answers(gpus), **streams.answers(), **streams.classes()}
         for name, answer in answers.items():

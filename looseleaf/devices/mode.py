@@ -12,6 +12,7 @@ Imported only after torch.
 from __future__ import annotations
 
 import importlib
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -79,6 +80,9 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
         self.live = True
         self.handlers: dict[Any, Handler] = {}
         self._in_backward = in_backward
+        # How many saved-tensor hooks are on in all threads; while there are any, `running` tells them of the call.
+        self.saving_hooks = 0
+        self.running = threading.local()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -131,6 +135,8 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> Any:
         """Compute on the CPU what virtual device `index` would, with its generator and under its autocast."""
+        if self.saving_hooks:
+            self.running.call = (index, args)
         if func in functions.RANDOM and kwargs.get("generator") is None:
             return generators.draw(self.gpus, index, lambda: self._compute(func, args, kwargs))
         return self._compute(func, args, kwargs)

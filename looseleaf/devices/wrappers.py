@@ -94,8 +94,8 @@ def _patch_scripts(mode: VirtualDeviceMode, patches: PatchSet) -> None:
         return call
 
     patches.set(torch._C.ScriptFunction, "__call__", wrapped(torch._C.ScriptFunction.__call__))
-    module = torch.jit.RecursiveScriptModule
-    patches.set(module, "__call__", wrapped(module.__call__))
+    for module in (torch.jit.ScriptModule, torch.jit.RecursiveScriptModule):
+        patches.set(module, "__call__", wrapped(module.__call__))
 
 
 def _patch_compile(patches: PatchSet) -> None:
