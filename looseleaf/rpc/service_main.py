@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, get_origin
 
 from pydantic import ValidationError
 
@@ -56,7 +57,7 @@ def service_main(
     flags = vars(parser.parse_args(argv))
     lifeline = Lifeline(flags.pop("lifeline_fd"), flags.pop("lifeline_extra_s"))
     try:
-        config = config_type(**{key: value for key, value in flags.items() if value is not None})
+        config = config_type(**_given(config_type, flags))
     except (ValidationError, ConfigError) as error:
         print(f"looseleaf {name}: {config_problem(error)}", file=sys.stderr)
         return EXIT_CONFIG
@@ -80,6 +81,20 @@ def flag_parser(name: str, config_type: type[ServiceConfig]) -> argparse.Argumen
     parser.add_argument("--lifeline-fd", type=int, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-extra-s", type=float, default=LIFELINE_EXTRA_S, help=argparse.SUPPRESS)
     return parser
+
+
+def _given(config_type: type[ServiceConfig], flags: dict[str, str | None]) -> dict[str, Any]:
+    """The flags that were given; those of lists are JSON, as their variables are."""
+    given: dict[str, Any] = {}
+    for name, text in flags.items():
+        if text is None:
+            continue
+        is_list = get_origin(config_type.model_fields[name].annotation) in (tuple, list, dict)
+        try:
+            given[name] = json.loads(text) if is_list else text
+        except ValueError as error:
+            raise ConfigError(f"--{name.replace('_', '-')} must be JSON, not {text!r}") from error
+    return given
 
 
 def config_problem(error: ValidationError | ConfigError) -> str:

@@ -1,0 +1,314 @@
+"""`LocalCluster`: a one-machine cluster as an object, embedded in its creator or detached from it.
+
+    with LocalCluster.start(gpus=2, device="emulated", data=tmp_path) as cluster:
+        scheduler = cluster.address("scheduler"); socket = cluster.kernel_socket("h0")
+        cluster.kill("scheduler"); cluster.wait_serving("scheduler")
+
+An embedded cluster ends with its creator, also when that is killed. A detached one (`looseleaf up`) goes on until
+`stop`. All methods block; none needs an event loop.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Self
+
+from pydantic import ValidationError
+
+from looseleaf.config import ClusterConfig
+from looseleaf.errors import InvalidArgument, NotFound, PreconditionFailed, Timeout, Unavailable
+from looseleaf.local import record as records
+from looseleaf.local.plan import ClusterPlan, child_environment, make_plan
+from looseleaf.local.record import ClusterRecord, ServiceRecord
+from looseleaf.local.sweep import sweep
+
+POLL_INTERVAL_S: Final = 0.02
+WAIT_TIMEOUT_S: Final = 60.0
+# What a stop may take beyond the services' own limits.
+STOP_EXTRA_S: Final = 15.0
+# What an old cluster whose supervisor died may take to end by itself.
+ORPHAN_GRACE_S: Final = 10.0
+LOG_TAIL_LINES: Final = 20
+LOG_TAIL_BYTES_MAX: Final = 64 << 10
+
+
+class LocalCluster:
+    """A cluster that is up. Make one with `start` or `attach`."""
+
+    def __init__(
+        self, run_dir: Path, owner: subprocess.Popen[bytes] | None = None, lifeline_fd: int | None = None,
+    ) -> None:
+        self.run_dir = run_dir
+        self._owner = owner
+        self._lifeline_fd = lifeline_fd
+        found = records.read_record(run_dir)
+        if found is None:
+            raise not_running(run_dir)
+        self._last = found
+
+    @classmethod
+    def start(
+        cls,
+        config: ClusterConfig | None = None,
+        *,
+        detached: bool = False,
+        commands: Mapping[str, Sequence[str]] | None = None,
+        **settings: Any,
+    ) -> LocalCluster:
+        """Returns when all services serve and the scheduler lists all hosts.
+
+        `settings` are fields of ClusterConfig. Raises PreconditionFailed CLUSTER_RUNNING if the data or run folder has
+        a cluster, Unavailable CLUSTER_START_FAILED (fields service, log, log_tail) with nothing left running,
+        InvalidArgument for settings that cannot be met. `commands` as in `make_plan`.
+        """
+        plan = make_plan(cluster_config(config, settings), commands=commands)
+        run_dir = Path(plan.run_dir)
+        clear_dead(run_dir)
+        for folder in (run_dir, Path(plan.data), Path(plan.data) / "logs"):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        process, ready_fd, lifeline_fd = _execute_supervisor(plan, detached)
+        try:
+            result = _read_result(ready_fd, plan.start_timeout_s + plan.stop_timeout_s * 4 + STOP_EXTRA_S)
+        except BaseException:
+            # An interrupt: the supervisor sees its lifeline close, and stops what it started.
+            os.close(lifeline_fd)
+            wait_for(lambda: not records.cluster_processes(plan.cluster_id), plan.stop_timeout_s + STOP_EXTRA_S)
+            process.wait()
+            raise
+        finally:
+            os.close(ready_fd)
+        if not result.get("ready"):
+            os.close(lifeline_fd)
+            process.wait()
+            raise _start_failed(plan, result)
+        if detached:
+            os.close(lifeline_fd)
+            # Only the parent of the supervisor that left.
+            process.wait()
+            return cls(run_dir)
+        return cls(run_dir, process, lifeline_fd)
+
+    @classmethod
+    def attach(cls, run_dir: Path) -> LocalCluster:
+        """The running cluster of `run_dir`; raises NotFound CLUSTER_NOT_RUNNING."""
+        found = records.read_record(run_dir)
+        if found is None or not found.alive:
+            raise not_running(run_dir)
+        return cls(run_dir)
+
+    @property
+    def record(self) -> ClusterRecord:
+        """The cluster as it is now; after the stop, as it last was."""
+        found = records.read_record(self.run_dir)
+        # The folder may have another cluster by now.
+        if found is not None and found.cluster_id == self._last.cluster_id:
+            self._last = found
+        return self._last
+
+    def address(self, service: str) -> str:
+        """gRPC address of "checkpoint-store", "scheduler", "frontend" or "daemon-h0"."""
+        return self._service(service).address
+
+    def kernel_socket(self, host_id: str = "h0") -> Path:
+        """Where kernels of that host connect."""
+        return Path(self.record.kernel_sockets[host_id])
+
+    def pid(self, service: str) -> int:
+        """Process id, 0 while it is down."""
+        return self._service(service).pid
+
+    def log_tail(self, service: str, lines: int = LOG_TAIL_LINES) -> str:
+        """The end of its log."""
+        return tail(Path(self._service(service).log), lines)
+
+    def kill(self, service: str) -> None:
+        """SIGKILL; the supervisor starts it again."""
+        self._signal(service, signal.SIGKILL)
+
+    def pause(self, service: str) -> None:
+        """SIGSTOP: it neither answers nor ends."""
+        self._signal(service, signal.SIGSTOP)
+
+    def resume(self, service: str) -> None:
+        """SIGCONT."""
+        self._signal(service, signal.SIGCONT)
+
+    def restart(self, service: str, timeout_s: float = WAIT_TIMEOUT_S) -> None:
+        """An orderly stop; returns when its successor serves. Raises Timeout SERVICE_NOT_SERVING."""
+        before = self._service(service)
+        self._signal(service, signal.SIGTERM)
+        self.wait_serving(service, timeout_s, other_than=before.pid)
+
+    def wait_serving(self, service: str, timeout_s: float = WAIT_TIMEOUT_S, other_than: int = 0) -> None:
+        """Returns when the service serves, in a process other than `other_than`; raises Timeout SERVICE_NOT_SERVING."""
+
+        def serves() -> bool:
+            now = self._service(service)
+            return now.state == "serving" and now.pid not in (0, other_than)
+
+        if not wait_for(serves, timeout_s):
+            text = f"{service} does not serve after {timeout_s:g} s; its log is {self._service(service).log}"
+            raise Timeout("SERVICE_NOT_SERVING", text, service=service, log_tail=self.log_tail(service))
+
+    def stop(self) -> list[str]:
+        """Ends everything in order; returns what had to be removed by force. Idempotent."""
+        last = self.record
+        limit_s = STOP_EXTRA_S + 15.0 * (len(last.services) + 1)
+        if self._owner is not None:
+            self._owner.terminate()
+            try:
+                self._owner.wait(limit_s)
+            except subprocess.TimeoutExpired:
+                self._owner.kill()
+                self._owner.wait()
+        elif last.alive:
+            os.kill(last.supervisor_pid, signal.SIGTERM)
+            if not wait_for(lambda: not last.alive, limit_s):
+                os.kill(last.supervisor_pid, signal.SIGKILL)
+        if self._lifeline_fd is not None:
+            os.close(self._lifeline_fd)
+            self._lifeline_fd = None
+        left = sweep(last.cluster_id, self.run_dir)
+        now = records.read_record(self.run_dir)
+        if now is not None and now.cluster_id == last.cluster_id:
+            records.remove_record(self.run_dir)
+        return left
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.stop()
+
+    def _service(self, name: str) -> ServiceRecord:
+        services = self.record.services
+        if name not in services:
+            raise InvalidArgument("SERVICE_UNKNOWN", f"no service {name!r}; there are {', '.join(services)}")
+        return services[name]
+
+    def _signal(self, service: str, number: signal.Signals) -> None:
+        pid = self.pid(service)
+        if pid == 0:
+            raise PreconditionFailed("SERVICE_DOWN", f"{service} is not running now; wait until it serves")
+        os.kill(pid, number)
+
+
+def cluster_config(config: ClusterConfig | None, settings: Mapping[str, Any]) -> ClusterConfig:
+    """`config` or the configured one, with `settings` over it; raises InvalidArgument CONFIG_INVALID."""
+    given = {name: value for name, value in settings.items() if value is not None}
+    try:
+        if config is None:
+            return ClusterConfig(**given)
+        return ClusterConfig(**{**config.model_dump(), **given}) if given else config
+    except ValidationError as error:
+        lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+        raise InvalidArgument("CONFIG_INVALID", "; ".join(lines)) from error
+
+
+def clear_dead(run_dir: Path) -> None:
+    """Makes room after a cluster whose supervisor was killed.
+
+    Raises PreconditionFailed CLUSTER_RUNNING for one that is alive.
+    """
+    found = records.read_record(run_dir)
+    if found is None:
+        return
+    if found.alive:
+        raise PreconditionFailed(
+            "CLUSTER_RUNNING",
+            f"a cluster with data in {found.data} runs already (supervisor {found.supervisor_pid}): "
+            "use it, or stop it with `looseleaf down`",
+            data=found.data, supervisor_pid=found.supervisor_pid,
+        )
+    sweep(found.cluster_id, run_dir, grace_s=ORPHAN_GRACE_S)
+    records.remove_record(run_dir)
+
+
+def not_running(run_dir: Path) -> NotFound:
+    """The error of everything that needs a running cluster."""
+    return NotFound(
+        "CLUSTER_NOT_RUNNING",
+        f"no cluster runs with sockets in {run_dir}: start one with `looseleaf up`, or name its folder with --data or "
+        "LOOSELEAF_DATA",
+        run_dir=str(run_dir),
+    )
+
+
+def tail(path: Path, lines: int = LOG_TAIL_LINES) -> str:
+    """The last lines of a file, at most LOG_TAIL_BYTES_MAX; empty if there is none."""
+    try:
+        with open(path, "rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - LOG_TAIL_BYTES_MAX))
+            text = file.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join(text.splitlines()[-lines:])
+
+
+def wait_for(condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Waits until `condition()`; False if it did not come true in time."""
+    limit_s = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > limit_s:
+            return False
+        time.sleep(POLL_INTERVAL_S)
+    return True
+
+
+def _execute_supervisor(plan: ClusterPlan, detached: bool) -> tuple[subprocess.Popen[bytes], int, int]:
+    """The process, the reading end of its result, and the writing end of its lifeline."""
+    ready_read, ready_write = os.pipe()
+    lifeline_read, lifeline_write = os.pipe()
+    passed = [ready_write, lifeline_read]
+    command = [
+        sys.executable, "-m", "looseleaf.local.supervisor", "--ready-fd", str(ready_write),
+        "--lifeline-fd", str(lifeline_read), *(["--detach"] if detached else []),
+    ]
+    try:
+        with open(Path(plan.data) / "logs" / "supervisor.log", "ab") as output:
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=output, stderr=output, pass_fds=passed, start_new_session=True,
+                env=child_environment(plan.cluster_id),
+            )
+        assert process.stdin is not None
+        with process.stdin:
+            process.stdin.write(json.dumps(plan.to_json()).encode())
+    finally:
+        for fd in passed:
+            os.close(fd)
+    return process, ready_read, lifeline_write
+
+
+def _read_result(fd: int, timeout_s: float) -> dict[str, Any]:
+    """The supervisor's one line; a pipe that closes without one means that it died."""
+    data = b""
+    limit_s = time.monotonic() + timeout_s
+    while not data.endswith(b"\n"):
+        readable, _, _ = select.select([fd], [], [], max(0.0, limit_s - time.monotonic()))
+        chunk = os.read(fd, 65536) if readable else b""
+        if not chunk:
+            why = "ended before it said anything" if readable else f"said nothing within {timeout_s:g} s"
+            return {"failed": "supervisor", "why": why, "log": ""}
+        data += chunk
+    result: dict[str, Any] = json.loads(data)
+    return result
+
+
+def _start_failed(plan: ClusterPlan, result: dict[str, Any]) -> Unavailable:
+    path = Path(result["log"] or Path(plan.data) / "logs" / "supervisor.log")
+    text = tail(path)
+    return Unavailable(
+        "CLUSTER_START_FAILED",
+        f"{result['failed']} did not start: {result['why']}. Nothing was left running; saved state is untouched. "
+        f"Its log is {path}",
+        service=result["failed"], log=str(path), log_tail=text,
+    )

@@ -1,0 +1,180 @@
+"""What a one-machine cluster consists of: plain data, made once and handed to the supervisor as JSON."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from looseleaf.config import ClusterConfig
+from looseleaf.errors import InvalidArgument
+from looseleaf.rpc.address import socket_path
+
+STORE: Final = "checkpoint-store"
+SCHEDULER: Final = "scheduler"
+FRONTEND: Final = "frontend"
+DAEMON_PREFIX: Final = "daemon-"
+
+MODULES: Final[Mapping[str, str]] = {
+    STORE: "looseleaf.services.checkpoint_store",
+    SCHEDULER: "looseleaf.services.scheduler",
+    FRONTEND: "looseleaf.services.frontend",
+    "daemon": "looseleaf.services.worker_daemon",
+}
+
+
+@dataclass(frozen=True)
+class ServiceSpec:
+    """One process: how to start it and where it answers. Services of a lower `level` are started first."""
+
+    name: str
+    level: int
+    command: list[str]
+    address: str
+    log: str
+    host_id: str = ""
+
+
+@dataclass(frozen=True)
+class ClusterPlan:
+    """All of a cluster. `services` is in start order; stops go the other way round."""
+
+    cluster_id: str
+    data: str
+    run_dir: str
+    device: str
+    gpus_per_host: int
+    services: list[ServiceSpec]
+    kernel_sockets: dict[str, str]
+    start_timeout_s: float
+    stop_timeout_s: float
+    restart_delay_s_min: float
+    restart_delay_s_max: float
+    log_bytes_max: int
+    log_level: str
+
+    @property
+    def host_ids(self) -> list[str]:
+        """Ids of the hosts."""
+        return [spec.host_id for spec in self.services if spec.host_id]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> ClusterPlan:
+        """The plan that `to_json` gave."""
+        return cls(**{**value, "services": [ServiceSpec(**spec) for spec in value["services"]]})
+
+
+def make_plan(
+    config: ClusterConfig, *, commands: Mapping[str, Sequence[str]] | None = None, dev: Path = Path("/dev"),
+) -> ClusterPlan:
+    """Decides devices, addresses and commands.
+
+    `commands` replaces the start of the command of "checkpoint-store", "scheduler", "frontend" or "daemon" (tests).
+    Raises InvalidArgument: NO_GPU_FOUND, GPUS_NOT_SHAREABLE, SOCKET_PATH_TOO_LONG.
+    """
+    device, gpus = resolve_devices(config, dev)
+    addresses = _addresses(config)
+    for address in addresses.values():
+        socket_path(address)
+    kernel_sockets = {f"h{index}": str(config.run_dir / f"kernel-h{index}.sock") for index in range(config.hosts)}
+    starts = {kind: [sys.executable, "-m", module] for kind, module in MODULES.items()}
+    starts.update({kind: list(command) for kind, command in (commands or {}).items()})
+
+    def spec(name: str, kind: str, level: int, data_name: str, flags: Mapping[str, Any]) -> ServiceSpec:
+        common = {
+            "listen": addresses[name], "run-dir": config.run_dir, "data": config.data / data_name,
+            "log-level": config.log_level,
+        }
+        command = [*starts[kind], *_flags({**common, **flags})]
+        host_id = name.removeprefix(DAEMON_PREFIX) if kind == "daemon" else ""
+        return ServiceSpec(name, level, command, addresses[name], str(config.data / "logs" / f"{name}.log"), host_id)
+
+    peers = {"store": addresses[STORE], "scheduler": addresses[SCHEDULER]}
+    services = [
+        spec(STORE, STORE, 0, "store", {}),
+        spec(SCHEDULER, SCHEDULER, 1, "scheduler", {}),
+        spec(FRONTEND, FRONTEND, 2, "frontend", peers),
+    ]
+    for host_id, kernel_socket in kernel_sockets.items():
+        flags = {
+            **peers, "frontend": addresses[FRONTEND], "host-id": host_id, "kernel-socket": kernel_socket,
+            "device": device, "gpus": gpus, "arena-bytes": config.arena_bytes, "ring-bytes": config.ring_bytes,
+            "keep-warm-s": config.keep_warm_s, "python": config.python,
+            "emulated-delays": "on" if config.emulated_delays else "off",
+        }
+        services.append(spec(DAEMON_PREFIX + host_id, "daemon", 2, DAEMON_PREFIX + host_id, flags))
+    return ClusterPlan(
+        cluster_id=f"c-{secrets.token_hex(8)}", data=str(config.data), run_dir=str(config.run_dir), device=device,
+        gpus_per_host=gpus, services=services, kernel_sockets=kernel_sockets, start_timeout_s=config.start_timeout_s,
+        stop_timeout_s=config.stop_timeout_s, restart_delay_s_min=config.restart_delay_s_min,
+        restart_delay_s_max=config.restart_delay_s_max, log_bytes_max=config.log_bytes_max, log_level=config.log_level,
+    )
+
+
+def resolve_devices(config: ClusterConfig, dev: Path = Path("/dev")) -> tuple[str, int]:
+    """Device kind and GPUs per host."""
+    found = count_gpus(dev)
+    device = config.device
+    if device == "auto":
+        device = "none" if config.gpus == 0 else "cuda" if found else "emulated"
+    if device == "none":
+        return "none", 0
+    if device == "emulated":
+        return "emulated", 1 if config.gpus is None else config.gpus
+    gpus = found if config.gpus is None else config.gpus
+    if gpus > found or found == 0:
+        raise InvalidArgument(
+            "NO_GPU_FOUND",
+            f"{gpus or 1} GPU(s) wanted, {found} found in {dev}: install the NVIDIA driver, or use --device emulated",
+        )
+    if config.hosts > 1:
+        text = "several hosts on one machine cannot share real GPUs: use --hosts 1"
+        raise InvalidArgument("GPUS_NOT_SHAREABLE", text)
+    return "cuda", gpus
+
+
+def count_gpus(dev: Path = Path("/dev")) -> int:
+    """NVIDIA devices that the kernel driver shows."""
+    return sum(1 for path in dev.glob("nvidia*") if re.fullmatch(r"nvidia\d+", path.name))
+
+
+def child_environment(cluster_id: str) -> dict[str, str]:
+    """The environment of all processes of a cluster; LOOSELEAF_CLUSTER_ID marks every descendant."""
+    import importlib.metadata
+
+    env = {**os.environ, "LOOSELEAF_CLUSTER_ID": cluster_id}
+    parent = Path(__file__).resolve().parents[2]
+    try:
+        importlib.metadata.distribution("looseleaf")
+    except importlib.metadata.PackageNotFoundError:
+        # A checkout that was not installed: children must find the package whatever their folder is.
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(parent), os.environ.get("PYTHONPATH", "")]))
+    return env
+
+
+def _addresses(config: ClusterConfig) -> dict[str, str]:
+    names = [STORE, SCHEDULER, FRONTEND, *(f"{DAEMON_PREFIX}h{index}" for index in range(config.hosts))]
+    if not config.tcp:
+        return {name: f"unix:{config.run_dir}/{name}.sock" for name in names}
+    probes = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in names]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return {name: f"127.0.0.1:{probe.getsockname()[1]}" for name, probe in zip(names, probes, strict=True)}
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def _flags(values: Mapping[str, Any]) -> list[str]:
+    return [text for name, value in values.items() for text in (f"--{name}", str(value))]

@@ -1,0 +1,201 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from looseleaf.errors import InvalidArgument, LooseLeafError, NotFound, PreconditionFailed, Timeout, Unavailable
+from looseleaf.local.cluster import LocalCluster, tail, wait_for
+from looseleaf.local.probe import get_pool, health_state
+from looseleaf.local.record import cluster_processes, leftover_sockets, read_record
+from looseleaf.rpc.client import open_channel
+from looseleaf.v1 import checkpoint_store_pb2
+from looseleaf.v1.checkpoint_store_pb2_grpc import CheckpointStoreServiceStub
+
+LIMIT_S = 40.0
+pytestmark = pytest.mark.cluster
+
+
+async def sessions(cluster: LocalCluster, *, open_also: str = "") -> list[str]:
+    async with open_channel(cluster.address("checkpoint-store"), peer="store") as channel:
+        store = CheckpointStoreServiceStub(channel)
+        if open_also:
+            await store.OpenSession(checkpoint_store_pb2.OpenSessionRequest(session_id=open_also), timeout_s=LIMIT_S)
+        found = await store.ListSessions(checkpoint_store_pb2.ListSessionsRequest(), timeout_s=LIMIT_S)
+    return [head.session_id for head in found.sessions]
+
+
+async def test_started_cluster_serves_everywhere_and_lists_all_hosts(start: Any) -> None:
+    cluster = start(hosts=2)
+    record = cluster.record
+    assert record.state == "ready"
+    assert {service.state for service in record.services.values()} == {"serving"}
+    assert [await health_state(service.address) for service in record.services.values()] == ["SERVING"] * 5
+    pool = await get_pool(cluster.address("scheduler"))
+    assert {host.host.host_id: host.gpu_count for host in pool.hosts} == {"h0": 2, "h1": 2}
+    assert cluster.kernel_socket("h1") == cluster.run_dir / "kernel-h1.sock"
+    with pytest.raises(InvalidArgument, match="SERVICE_UNKNOWN"):
+        cluster.address("nonsense")
+
+
+def test_lost_service_is_started_again_and_counted(start: Any) -> None:
+    cluster = start()
+    old = cluster.pid("scheduler")
+    cluster.kill("scheduler")
+    cluster.wait_serving("scheduler", LIMIT_S, other_than=old)
+    record = cluster.record.services["scheduler"]
+    assert (record.restarts, record.last_exit) == (1, "was ended by SIGKILL")
+    old = cluster.pid("checkpoint-store")
+    cluster.restart("checkpoint-store", LIMIT_S)
+    assert cluster.pid("checkpoint-store") != old
+    with pytest.raises(Timeout, match="SERVICE_NOT_SERVING"):
+        cluster.wait_serving("frontend", 0.0, other_than=cluster.pid("frontend"))
+
+
+def test_second_start_on_the_same_data_is_refused_and_harms_nothing(start: Any) -> None:
+    cluster = start()
+    with pytest.raises(PreconditionFailed, match="CLUSTER_RUNNING"):
+        start()
+    with pytest.raises(Unavailable) as caught:
+        start(run_dir=cluster.run_dir.parent / "other")
+    assert "another cluster uses" in caught.value.message
+    assert cluster.record.state == "ready"
+
+
+async def test_second_start_after_a_stop_finds_the_sessions(start: Any) -> None:
+    first = start(device="none")
+    assert await sessions(first, open_also="s-1") == ["s-1"]
+    assert first.stop() == []
+    second = start(device="none")
+    assert first.stop() == []
+    assert await sessions(second) == ["s-1"]
+    with pytest.raises(NotFound, match="CLUSTER_NOT_RUNNING"):
+        LocalCluster.attach(second.run_dir / "elsewhere")
+    assert LocalCluster.attach(second.run_dir).record.cluster_id == second.record.cluster_id
+
+
+@pytest.mark.parametrize("service", ["checkpoint-store", "daemon"])
+def test_service_that_fails_to_start_is_named_with_its_log_and_nothing_is_left(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: str,
+) -> None:
+    monkeypatch.setenv("FAKE_FAIL", service)
+    with pytest.raises(Unavailable) as caught:
+        start()
+    assert caught.value.reason == "CLUSTER_START_FAILED"
+    assert str(caught.value.fields["service"]).startswith(service)
+    assert "exited with code 7" in caught.value.message
+    assert "planted failure" in caught.value.fields["log_tail"]
+    assert processes_of(tmp_path) == []
+    assert list((tmp_path / "d" / "run").iterdir()) == []
+
+
+def test_service_that_never_serves_fails_the_start_in_time(
+    start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FAKE_HANG", "frontend")
+    with pytest.raises(Unavailable) as caught:
+        start(start_timeout_s=4.0)
+    assert (caught.value.fields["service"], "did not answer within 4 s" in caught.value.message) == ("frontend", True)
+    assert processes_of(tmp_path) == []
+
+
+def test_killed_supervisor_leaves_no_process_and_the_next_start_works(start: Any) -> None:
+    cluster = start(detached=True)
+    record = cluster.record
+    assert len(cluster_processes(record.cluster_id)) == 5
+    os.kill(record.supervisor_pid, signal.SIGKILL)
+    assert wait_for(lambda: cluster_processes(record.cluster_id) == [], LIMIT_S)
+    assert leftover_sockets(cluster.run_dir) == []
+    assert read_record(cluster.run_dir) is not None
+    assert start().record.cluster_id != record.cluster_id
+
+
+def test_interrupted_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FAKE_HANG", "checkpoint-store")
+    with creator(tmp_path, "detached=True") as process:
+        assert wait_for(lambda: bool(services_of(tmp_path)), LIMIT_S)
+        process.send_signal(signal.SIGINT)
+        process.wait()
+    assert processes_of(tmp_path) == []
+    assert list((tmp_path / "d" / "run").iterdir()) == []
+
+
+def test_killed_creator_takes_an_embedded_cluster_with_it(tmp_path: Path) -> None:
+    with creator(tmp_path, "detached=False") as process:
+        assert process.stdout is not None
+        cluster_id = process.stdout.readline().strip()
+        assert len(cluster_processes(cluster_id)) == 5
+        process.kill()
+    assert wait_for(lambda: cluster_processes(cluster_id) == [], LIMIT_S)
+    assert list((tmp_path / "d" / "run").iterdir()) == []
+
+
+def test_detached_cluster_outlives_its_creator(tmp_path: Path) -> None:
+    with creator(tmp_path, "detached=True") as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.kill()
+    cluster = LocalCluster.attach(tmp_path / "d" / "run")
+    cluster.restart("frontend", LIMIT_S)
+    assert cluster.stop() == []
+    assert processes_of(tmp_path) == []
+
+
+def test_stop_ends_what_services_left_behind_or_would_not_end(
+    start: Any, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FAKE_ORPHAN", "1")
+    monkeypatch.setenv("FAKE_SLOW_STOP", "frontend")
+    cluster = start(stop_timeout_s=0.5)
+    assert any(process.name() == "sleep" for process in cluster_processes(cluster.record.cluster_id))
+    cluster.stop()
+    assert cluster_processes(cluster.record.cluster_id) == []
+    text = tail(Path(cluster.record.data) / "logs" / "supervisor.log", 50)
+    assert "service_killed" in text
+    assert "leftover_removed" in text
+
+
+def test_bad_setting_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="CONFIG_INVALID"):
+        LocalCluster.start(data=tmp_path / "d", hosts=0)
+    with pytest.raises(LooseLeafError, match="SOCKET_PATH_TOO_LONG"):
+        LocalCluster.start(data=tmp_path / ("x" * 100), device="none")
+    assert list(tmp_path.iterdir()) == []
+
+
+def creator(tmp_path: Path, arguments: str) -> subprocess.Popen[str]:
+    """A process that starts a cluster, prints its id and waits."""
+    code = (
+        "import sys, pathlib; from looseleaf.local.cluster import LocalCluster\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r}); from conftest import COMMANDS\n"
+        f"c = LocalCluster.start(commands=COMMANDS, data=pathlib.Path({str(tmp_path / 'd')!r}), device='none', "
+        f"{arguments})\nprint(c.record.cluster_id, flush=True); sys.stdin.read()\n"
+    )
+    root = Path(__file__).resolve().parents[2]
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, cwd=root,
+    )
+
+
+def services_of(tmp_path: Path) -> list[Path]:
+    return leftover_sockets(tmp_path / "d" / "run")
+
+
+def processes_of(tmp_path: Path) -> list[int]:
+    """Processes whose command line names the test's folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            command = process.cmdline()
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+        if any(str(tmp_path) in part for part in command):
+            found.append(process.pid)
+    return found
