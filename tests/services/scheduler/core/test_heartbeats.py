@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from looseleaf.ids import ExecutionId, LeaseId
+from looseleaf.ids import ExecutionId, HostId, LeaseId
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
 from looseleaf.services.scheduler.core.facts import ExecutionState, HostRecord
@@ -22,7 +22,7 @@ def test_heartbeat_renews_a_known_lease(rig: Any) -> None:
 def test_new_host_is_journaled_once(new_rig: Any) -> None:
     rig = new_rig()
     rig.heartbeat()
-    assert rig.one(act.JournalHost).record == HostRecord("h0", "unix:/h0", "i1", True)
+    assert rig.one(act.JournalHost).record == HostRecord(HostId("h0"), "unix:/h0", "i1", True)
     rig.heartbeat()
     assert rig.all(act.JournalHost) == []
 
@@ -75,7 +75,7 @@ def test_dead_host_ends_its_leases(rig: Any, reached: ExecutionState, end: Execu
     rig.pass_time(9.9)
     assert rig.all(act.MarkHostDead) == []
     rig.pass_time(0.2)
-    assert rig.one(act.MarkHostDead) == act.MarkHostDead("h0", "HOST_LOST")
+    assert rig.one(act.MarkHostDead) == act.MarkHostDead(HostId("h0"), "HOST_LOST")
     assert rig.one(act.JournalHost).record.alive is False
     assert rig.state_of("x1") is end
     assert rig.scheduler.pool(rig.now_s).hosts[0].leases == ()

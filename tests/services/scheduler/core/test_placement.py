@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from looseleaf.ids import HostId, LeaseId, WorkerId
+from looseleaf.ids import ExecutionId, HostId, LeaseId, WorkerId
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
 from looseleaf.services.scheduler.core.facts import ExecutionState, StartPath, WorkerStage
@@ -125,7 +125,7 @@ def test_cancel_during_an_eviction_frees_the_reservation(rig: Any) -> None:
     rig.finish(rig.lease("x1", "s1"), worker="w1")
     rig.run("x2", "s2")
     order = rig.one(act.EvictWorker)
-    rig.send(ev.RunCancelled("r6", "x2"))
+    rig.send(ev.RunCancelled("r6", ExecutionId("x2")))
     assert rig.state_of("x2") is ExecutionState.FAILED
     rig.send(ev.EvictionEnded(order.host_id, order.worker_id, order.lease_id, evicted=True))
     assert rig.last == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from looseleaf.ids import LeaseId, WorkerId
+from looseleaf.ids import HostId, LeaseId, WorkerId
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
 from looseleaf.services.scheduler.core.facts import WorkerStage
@@ -19,7 +19,7 @@ def test_preparation_orders_a_new_worker_and_takes_no_gpu(rig: Any) -> None:
     order = rig.one(act.PrepareWorker)
     assert (order.host_id, order.session_id, order.worker_id, order.recipe.source_hash) == ("h0", "s1", "", "a")
     done(rig)
-    assert rig.one(act.AnswerPreparation) == act.AnswerPreparation("r2", WorkerId("w1"), "h0", 700.0)
+    assert rig.one(act.AnswerPreparation) == act.AnswerPreparation("r2", WorkerId("w1"), HostId("h0"), 700.0)
     rig.run("other", "s2")
     assert rig.one(act.GrantLease).lease.gpu_indices == (0,)
 
@@ -42,7 +42,7 @@ def test_preparation_that_is_ready_already_is_answered_at_once(rig: Any) -> None
     rig.prepare("s1", source="a", names=("df", "model"))
     done(rig)
     rig.prepare("s1", source="b", names=("df",))
-    assert rig.last == [act.AnswerPreparation("r3", WorkerId("w1"), "h0")]
+    assert rig.last == [act.AnswerPreparation("r3", WorkerId("w1"), HostId("h0"))]
 
 
 def test_next_edit_retargets_the_same_worker(rig: Any) -> None:

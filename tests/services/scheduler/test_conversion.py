@@ -1,0 +1,60 @@
+"""Messages and facts say the same thing in two forms."""
+
+from __future__ import annotations
+
+import pytest
+
+from looseleaf.errors import InvalidArgument
+from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, WorkerId
+from looseleaf.services.scheduler import conversion
+from looseleaf.services.scheduler.core.facts import ExecutionState, Figures, Lease, StartPath, WorkerStage
+from looseleaf.v1 import recipe_pb2, scheduler_pb2, types_pb2
+
+
+@pytest.mark.parametrize(("ours", "wire", "prefix"), [
+    (StartPath, types_pb2.StartPath, "START_PATH_"),
+    (ExecutionState, scheduler_pb2.ExecutionState, "EXECUTION_STATE_"),
+    (WorkerStage, scheduler_pb2.WorkerStage, "WORKER_STAGE_"),
+])
+def test_enums_carry_the_numbers_of_the_wire(ours: type, wire: object, prefix: str) -> None:
+    assert {prefix + member.name: member.value for member in ours} == dict(wire.items())  # type: ignore[attr-defined]
+
+
+def test_lease_survives_the_round_trip() -> None:
+    lease = Lease(
+        LeaseId("l1"), SessionId("s1"), Epoch(3), ExecutionId("x1"), HostId("h0"), "unix:/h0", (1, 2), WorkerId("w1"),
+        StartPath.WARM, 10_000)
+    assert conversion.lease_facts(conversion.lease_message(lease)) == lease
+
+
+def test_figures_survive_the_round_trip() -> None:
+    figures = Figures(1.0, 2.0, 3.0, 4.0, 5, 6, 7, 8.0, 9.0, 10.0)
+    assert conversion.figures_facts(conversion.figures_message(figures)) == figures
+
+
+def test_recipe_without_a_gpu_count_asks_for_one() -> None:
+    facts = conversion.recipe_facts(recipe_pb2.ExecutionRecipe(names=["b", "a"]))
+    assert (facts.gpu_count, facts.names) == (1, frozenset({"a", "b"}))
+
+
+def test_absurd_gpu_count_is_refused() -> None:
+    with pytest.raises(InvalidArgument):
+        conversion.recipe_facts(recipe_pb2.ExecutionRecipe(gpu_count=100_000))
+
+
+def test_heartbeat_without_an_incarnation_is_refused() -> None:
+    request = scheduler_pb2.HeartbeatRequest(host=types_pb2.HostAddress(host_id="h0", address="unix:/h0"))
+    with pytest.raises(InvalidArgument) as raised:
+        conversion.host_report(request)
+    assert raised.value.reason == "HEARTBEAT_MALFORMED"
+
+
+def test_stage_of_a_newer_daemon_counts_as_busy() -> None:
+    worker = scheduler_pb2.WorkerState(worker_id="w1")
+    worker.stage = 77  # type: ignore[assignment]
+    assert conversion.worker_facts(worker).stage.busy
+
+
+def test_state_of_a_newer_daemon_is_refused() -> None:
+    with pytest.raises(InvalidArgument):
+        conversion.reported_state(77)

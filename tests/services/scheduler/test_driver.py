@@ -1,0 +1,134 @@
+"""The loop around the policy: records before orders, and what happens when they cannot be written."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from looseleaf.clock import ManualClock
+from looseleaf.errors import CapacityExceeded, Unavailable
+from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, Version
+from looseleaf.kv.memory import MemoryKv
+from looseleaf.services.scheduler import driver as driver_module
+from looseleaf.services.scheduler.core.actions import Action, AnswerHeartbeat, GrantLease, NotifyLease, NotifyQueue
+from looseleaf.services.scheduler.core.events import (
+    Event,
+    HeartbeatReceived,
+    JournalRestored,
+    LeaseGranted,
+    RunRequested,
+)
+from looseleaf.services.scheduler.core.facts import ExecutionState, HostReport, RecipeFacts
+from looseleaf.services.scheduler.core.limits import Limits
+from looseleaf.services.scheduler.core.policy import Scheduler
+from looseleaf.services.scheduler.driver import Driver
+from looseleaf.services.scheduler.journal_store import JournalStore
+from looseleaf.services.scheduler.metrics import SchedulerMetrics
+
+LIMIT_S = 10.0
+
+
+class Orders:
+    """Daemons that grant at once; `seen` is the journal at the time of each grant."""
+
+    def __init__(self, store: JournalStore) -> None:
+        self._store = store
+        self.seen: list[list[ExecutionState]] = []
+
+    async def grant(self, action: GrantLease) -> Event:
+        self.seen.append([record.state for record in self._store.load().executions])
+        return LeaseGranted(action.lease.lease_id)
+
+    def drop(self, address: str) -> None:
+        """Nothing to close."""
+
+    async def aclose(self) -> None:
+        """Nothing to close."""
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.store: Any = JournalStore(MemoryKv())
+        self.registry = CollectorRegistry()
+        self.orders = Orders(self.store)
+        self.failures: list[Exception] = []
+
+        async def run_blocking(function: Any, *args: Any) -> Any:
+            if self.failures and function == self.store.write:
+                raise self.failures.pop()
+            return function(*args)
+
+        self.driver = Driver(
+            Scheduler(Limits(), lambda: LeaseId("l1")), self.store, self.orders,  # type: ignore[arg-type]
+            ManualClock(), run_blocking, SchedulerMetrics(self.registry))
+
+    def heartbeat(self) -> Any:
+        report = HostReport(HostId("h0"), "unix:/h0", "i1", 1, "emulated")
+        return self.driver.ask(HeartbeatReceived(self.driver.new_request_id(), report))
+
+    def run(self) -> RunRequested:
+        return RunRequested(
+            self.driver.new_request_id(), ExecutionId("x1"), SessionId("s1"), Epoch(1), RecipeFacts("a", Version(1)))
+
+
+@pytest.fixture
+async def rig() -> Any:
+    made = Rig()
+    loop_task = asyncio.get_running_loop().create_task(made.driver.run(JournalRestored()))
+    yield made
+    loop_task.cancel()
+    await asyncio.gather(loop_task, return_exceptions=True)
+    await made.driver.aclose()
+
+
+async def test_record_is_written_before_the_order_goes_out(rig: Any) -> None:
+    assert isinstance(await rig.heartbeat(), AnswerHeartbeat)
+    news = [item async for item in rig.driver.run_news(rig.run())]
+    assert [type(item) for item in news] == [NotifyLease]
+    assert rig.orders.seen == [[ExecutionState.DISPATCHED]]
+    assert rig.registry.get_sample_value("looseleaf_scheduler_leases_handed_out_total", {"path": "COLD"}) == 1
+    assert rig.registry.get_sample_value("looseleaf_scheduler_leases") == 1
+
+
+async def test_disk_that_comes_back_only_delays(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_module, "JOURNAL_RETRY_S", 0.0)
+    rig.failures = [CapacityExceeded("DISK_FULL")] * 2
+    assert isinstance(await asyncio.wait_for(rig.heartbeat(), LIMIT_S), AnswerHeartbeat)
+    assert [host.host_id for host in rig.store.load().hosts] == ["h0"]
+
+
+async def test_disk_that_stays_broken_ends_the_loop_and_no_order_goes_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_module, "JOURNAL_RETRY_S", 0.0)
+    rig = Rig()
+    loop_task = asyncio.get_running_loop().create_task(rig.driver.run(JournalRestored()))
+    await rig.heartbeat()
+    rig.failures = [CapacityExceeded("DISK_FULL")] * 100
+    news = rig.driver.run_news(rig.run())
+    waiting = asyncio.get_running_loop().create_task(anext(news))
+    with pytest.raises(CapacityExceeded):
+        await asyncio.wait_for(loop_task, LIMIT_S)
+    rig.driver.stop_callers()
+    with pytest.raises(Unavailable) as raised:
+        await waiting
+    assert raised.value.reason == "SCHEDULER_STOPPING"
+    assert rig.orders.seen == []
+    with pytest.raises(Unavailable):
+        await rig.heartbeat()
+
+
+async def test_only_the_newest_place_in_the_queue_is_told() -> None:
+    news = driver_module.RunNews()
+    told: list[Action] = [NotifyQueue("q", 3, "a"), NotifyQueue("q", 2, "a"), NotifyQueue("q", 1, "b")]
+    for item in told:
+        news.put(item)  # type: ignore[arg-type]
+    assert await news.next() == told[-1]
+
+
+async def test_flood_of_events_is_turned_away(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_module, "EVENTS_MAX", 0)
+    with pytest.raises(CapacityExceeded) as raised:
+        await rig.heartbeat()
+    assert raised.value.reason == "SCHEDULER_BUSY"
