@@ -118,17 +118,27 @@ class SchedulerConfig(ServiceConfig):
     section: ClassVar[str] = "scheduler"
     sockets: ClassVar[dict[str, str]] = {"listen": "scheduler.sock"}
 
-    lease_ttl_ms: int = Field(default=15_000, ge=100, description="life of a lease without renewal")
-    heartbeat_interval_s: float = Field(default=1.0, gt=0, description="time between heartbeats of a host")
-    suspect_after_s: float = Field(default=5.0, gt=0, description="silence after which a host gets no new work")
-    dead_after_s: float = Field(default=15.0, gt=0, description="silence after which a host counts as lost")
-    first_round_s: float = Field(default=5.0, ge=0, description="time after a start in which known hosts may report")
+    lease_ttl_ms: int = Field(default=10_000, ge=100, description="life of a lease without renewal")
+    suspect_after_s: float = Field(default=3.0, gt=0, description="silence after which a host gets no new work")
+    dead_after_s: float = Field(default=10.0, gt=0, description="silence after which a host counts as lost")
+    first_round_s: float = Field(default=3.0, ge=0, description="time after a start in which known hosts may report")
+    start_timeout_s: float = Field(default=30.0, gt=0, description="life of a lease under which nothing starts")
+    grant_timeout_s: float = Field(default=5.0, gt=0, description="limit of a daemon's answer to an order")
     queued_runs_max: int = Field(default=10_000, ge=1, description="runs that may wait")
     queued_runs_per_session_max: int = Field(default=64, ge=1, description="runs of one session that may wait")
     prepare_timeout_s: float = Field(default=30.0, gt=0, description="limit of one preparation")
-    preparations_per_host_max: int = Field(default=4, ge=1, description="preparations at once on a host")
+    preparations_per_host_max: int = Field(default=8, ge=1, description="prepared, never used workers on a host")
     speculation_expiry_s: float = Field(default=20.0, gt=0, description="life of a preparation without keystrokes")
-    journal_executions_max: int = Field(default=100_000, ge=100, description="ended executions kept in the journal")
+    journal_executions_max: int = Field(default=20_000, ge=100, description="ended executions kept in the journal")
+    database: Literal["rocksdb-py", "rocksdict"] = Field(default="rocksdb-py", description="binding of the journal")
+    tick_s: float = Field(default=0.25, gt=0, description="time between looks at limits of time")
+
+    @model_validator(mode="after")
+    def _ttl_within_silence(self) -> SchedulerConfig:
+        # A daemon must stop starting cells before the scheduler gives its GPUs to others.
+        if self.lease_ttl_ms > self.dead_after_s * 1000:
+            raise ValueError("lease_ttl_ms must not exceed dead_after_s")
+        return self
 
 
 class FrontendConfig(ServiceConfig):

@@ -38,7 +38,7 @@ def user_file(place: Path, text: str) -> None:
 
 
 def test_precedence_is_project_user_environment_flag(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert SchedulerConfig().lease_ttl_ms == 15_000
+    assert SchedulerConfig().lease_ttl_ms == 10_000
     Path("looseleaf.toml").write_text("[scheduler]\nlease_ttl_ms = 1000\n")
     assert SchedulerConfig().lease_ttl_ms == 1000
     user_file(place, "[scheduler]\nlease_ttl_ms = 2000\n")

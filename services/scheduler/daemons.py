@@ -28,6 +28,8 @@ from looseleaf.v1.worker_daemon_pb2_grpc import WorkerDaemonServiceStub
 
 PEER: Final = "daemon"
 CHANNELS_MAX: Final = 10_000
+# A process with a device context may take its time to end.
+EVICT_TIMEOUT_S: Final = 10.0
 # Errors that the channel made itself: nobody knows whether the daemon carried the order out.
 _UNANSWERED: Final = ("DAEMON_DOWN", "DAEMON_TIMEOUT", "RPC_LIMIT")
 
@@ -76,7 +78,7 @@ class DaemonOrders:
         request = worker_daemon_pb2.EvictWorkerRequest(
             request_id=f"evict-{action.worker_id}-{number}", worker_id=action.worker_id)
         try:
-            answer = await self._stub(action.address).EvictWorker(request, timeout_s=self._order_timeout_s)
+            answer = await self._stub(action.address).EvictWorker(request, timeout_s=EVICT_TIMEOUT_S)
             evicted = bool(answer.evicted)
         except LooseLeafError as error:
             log.warning("worker_evict_failed", worker=action.worker_id, host=action.host_id, reason=error.reason)
