@@ -79,6 +79,7 @@ def _visited(digest: str, moved: Transformed, future_annotations: bool) -> CellF
     visitor.sure.clear()
     if moved.isolated:
         visitor.bindings.clear()
+        visitor.superseded.clear()
         visitor.deletes.clear()
         visitor.may_delete.clear()
     for name in moved.binds:
@@ -89,6 +90,7 @@ def _visited(digest: str, moved: Transformed, future_annotations: bool) -> CellF
         reads=tuple(Read(name, after) for name, after in visitor.reads),
         loads=frozenset(visitor.loads),
         bindings=tuple(visitor.bindings),
+        superseded=tuple(visitor.superseded),
         deletes=frozenset(visitor.deletes),
         may_delete=frozenset(visitor.may_delete),
         touched=frozenset(visitor.touched),

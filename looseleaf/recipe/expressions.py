@@ -99,6 +99,7 @@ class ExpressionVisitor(ast.NodeVisitor):
         self.reads: dict[tuple[str, frozenset[str]], None] = {}
         self.loads: set[str] = set()
         self.bindings: list[Binding] = []
+        self.superseded: list[Binding] = []
         self.codes: dict[str, tuple[CodeFacts, ...]] = {}
         self.deletes: set[str] = set()
         self.may_delete: set[str] = set()
@@ -145,6 +146,7 @@ class ExpressionVisitor(ast.NodeVisitor):
         codes: tuple[CodeFacts, ...] = (),
         module: str = "",
         attribute: str = "",
+        submodule: str = "",
         certain: bool = True,
     ) -> None:
         """`name` is bound here; `certain=False` where even on this path it may not happen."""
@@ -153,11 +155,18 @@ class ExpressionVisitor(ast.NodeVisitor):
             return
         certain = certain and not self.guard
         if certain:
-            self.bindings = [b for b in self.bindings if b.name != name or b.kind == kind == "import"]
-        self.bindings.append(Binding(name, kind, certain, module, attribute, codes, expr))
+            self._supersede(name, keep_imports=kind == "import")
+        self.bindings.append(Binding(name, kind, certain, module, attribute, submodule, codes, expr))
         self.codes[name] = codes if certain else (*self.codes.get(name, ()), *codes)
         self.sure.add(name)
         self.deletes.discard(name)
+
+    def _supersede(self, name: str, *, keep_imports: bool = False) -> None:
+        """What `name` was bound to counts only if the cell fails half-way; `import a.b, a.c` bind `a` together."""
+        gone = [b for b in self.bindings if b.name == name and not (keep_imports and b.kind == "import")]
+        if gone:
+            self.superseded += gone
+            self.bindings = [b for b in self.bindings if b not in gone]
 
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load):
@@ -176,7 +185,7 @@ class ExpressionVisitor(ast.NodeVisitor):
         elif name not in self.sure:
             self.deletes.add(name)
         if not self.guard:
-            self.bindings = [b for b in self.bindings if b.name != name]
+            self._supersede(name)
             self.codes.pop(name, None)
         self.sure.discard(name)
 

@@ -45,6 +45,7 @@ class Binding:
 
     `certain`: every path of the cell that ends without an exception makes it.
     `module`, `attribute`: for an import, the module and what is taken from it (empty: the module itself).
+    `submodule`: what `import a.b` loads although it binds `a`.
     `codes`: what a call of the bound object may run. `expr`: the expression bound, None if there is none.
     """
 
@@ -53,6 +54,7 @@ class Binding:
     certain: bool
     module: str = ""
     attribute: str = ""
+    submodule: str = ""
     codes: tuple[CodeFacts, ...] = ()
     expr: ast.expr | None = field(default=None, compare=False, repr=False)
 
@@ -71,7 +73,8 @@ class CellFacts:
 
     `parsed`: the text is Python after IPython's transforms. If not, everything else is empty but magics and overrides.
     `reads`: one entry per name and set of names bound before it. `loads`: every name loaded at top level.
-    `bindings`: in order. `deletes`: session names that are gone afterwards; `may_delete`: on some path.
+    `bindings`: in order. `superseded`: bound, then bound again or deleted; they stay if the cell fails between.
+    `deletes`: session names that are gone afterwards; `may_delete`: on some path.
     `touched`: names whose object the cell may change in place. `modules`: of import statements at top level.
     `star_imports`: modules whose names are not known here. `dynamic`: as in `CodeFacts`.
     `calls`: dotted names called at top level. `unpickles`: classes of the session may be looked up by name.
@@ -85,6 +88,7 @@ class CellFacts:
     reads: tuple[Read, ...] = ()
     loads: frozenset[str] = frozenset()
     bindings: tuple[Binding, ...] = ()
+    superseded: tuple[Binding, ...] = ()
     deletes: frozenset[str] = frozenset()
     may_delete: frozenset[str] = frozenset()
     touched: frozenset[str] = frozenset()

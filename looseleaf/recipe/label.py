@@ -46,7 +46,7 @@ def decide_label(facts: CellFacts, closure: Closure, view: SessionView, *, devic
     if override in ("gpu", "cpu"):
         source = f"%%{override}" if facts.override else "the cell's settings"
         return Label(DeviceLabel(override), f"{source} asks for the {override.upper()}.", 1.0)
-    if not facts.tree.body and not facts.shell:
+    if facts.parsed and not facts.tree.body and not facts.shell:
         return Label(DeviceLabel.CPU, "It runs no Python.", 0.99)
     small = _small_reads(facts, closure, view)
     held = _held_on_gpu(closure, view) if not small else ""

@@ -105,7 +105,8 @@ class ExecutionLog:
             walk = DeviceWalk(self.lookup)
         changes = walk.changes
         written = self._global_writes(facts)
-        for binding in facts.bindings:
+        # A cell that failed may have ended after any of its bindings.
+        for binding in facts.bindings if run.ok else (*facts.superseded, *facts.bindings):
             self._bind(binding, run, changes.get(binding.name, UNKNOWN))
         for name in written - facts.defines:
             self._put(name, Definition("value", run.sequence, certain=False, value=changes.get(name, UNKNOWN)))
@@ -126,7 +127,7 @@ class ExecutionLog:
     def _bind(self, binding: Binding, run: CellRun, value: Value) -> None:
         certain = binding.certain and run.ok
         if binding.kind == "import":
-            modules = frozenset({binding.module}) - {""}
+            modules = frozenset({binding.module, binding.submodule}) - {""}
             old = self._definitions.get(binding.name)
             if old is not None and old.kind == "import" and not binding.attribute:
                 # `import a.b` makes `a.b` usable wherever `a` is.

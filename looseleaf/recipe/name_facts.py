@@ -55,7 +55,7 @@ UNKNOWN_NAME = NameFacts()
 
 def facts_from_manifest(manifest: Manifest) -> dict[str, NameFacts]:
     """Facts of every root of `manifest`, each over all units that it reaches. Reads headers only."""
-    return {name: _of_root(manifest, unit_id) for name, unit_id in manifest.roots.items()}
+    return {name: facts_of_root(manifest, unit_id) for name, unit_id in manifest.roots.items()}
 
 
 def facts_from_headers(
@@ -84,7 +84,8 @@ def _own_payloads(headers: Iterable[UnitHeader]) -> dict[int, Payload]:
     return found
 
 
-def _of_root(manifest: Manifest, unit_id: UnitId) -> NameFacts:
+def facts_of_root(manifest: Manifest, unit_id: UnitId) -> NameFacts:
+    """Facts of the variable whose value is unit `unit_id`, over all units that it reaches. Reads headers only."""
     others = sorted(manifest.reachable_units([unit_id]) - {unit_id})
     headers = [manifest.units[unit].header for unit in (unit_id, *others)]
     payload_ids = sorted({payload for header in headers for payload in header.payloads})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from looseleaf.recipe.log import Definition, ExecutionLog
@@ -23,6 +23,8 @@ class SessionView:
         self.log = log
         self.headers = headers
         self.live: frozenset[str] = frozenset(log.definitions if headers is None else headers)
+        # Headers that are made on demand tell a module from other values without making the whole.
+        self._is_module: Callable[[str], bool] = getattr(headers, "is_module", self._recorded_module)
 
     def definition(self, name: str) -> Definition | None:
         """The latest executed definition of `name`, if it is live."""
@@ -33,10 +35,13 @@ class SessionView:
         facts = self.headers.get(name) if self.headers is not None else None
         return None if facts is UNKNOWN_NAME else facts
 
+    def _recorded_module(self, name: str) -> bool:
+        facts = self.recorded(name)
+        return facts is not None and facts.kind == "module"
+
     def is_import(self, name: str) -> bool:
         """`name` is bound by an import: its package is needed, its bytes are not state."""
-        facts = self.recorded(name)
-        if facts is not None and facts.kind == "module":
+        if self._is_module(name):
             return True
         definition = self.definition(name)
         return definition is not None and definition.kind == "import"

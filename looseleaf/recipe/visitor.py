@@ -147,7 +147,10 @@ class CellVisitor(ExpressionVisitor):
         self.dynamic = self.dynamic or dynamic_reason(node, in_code=False)
         for alias in node.names:
             top = alias.name.partition(".")[0]
-            self.bind(alias.asname or top, "import", module=alias.name if alias.asname else top)
+            if alias.asname:
+                self.bind(alias.asname, "import", module=alias.name)
+            else:
+                self.bind(top, "import", module=top, submodule=alias.name if "." in alias.name else "")
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         if node.module == "__future__":
