@@ -1,4 +1,4 @@
-"""The device seam: real CUDA, virtual GPUs, or none (design §8). Importing this package patches nothing, loads no torch.
+"""The device seam: real CUDA, virtual GPUs, or none (design §8). Importing it patches nothing and loads no torch.
 
 `install` once per process, or again to change role; `uninstall` leaves torch exactly as it was. torch is patched when
 it is imported, whenever that is; until then there is nothing to patch and no device to use.
@@ -18,9 +18,9 @@ from looseleaf.devices.installation import Installation
 from looseleaf.devices.virtual import VIRTUAL_MEMORY_BYTES
 
 __all__ = [
-    "VIRTUAL_MEMORY_BYTES", "DeviceBackend", "DeviceState", "Kind", "NoneBackend", "Role", "active", "apply_device_state",
-    "attach", "backend", "device_state", "ensure_thread", "install", "raw", "reset_touch", "resident_bytes", "touched",
-    "uninstall",
+    "VIRTUAL_MEMORY_BYTES", "DeviceBackend", "DeviceState", "Kind", "NoneBackend", "Role", "active",
+    "apply_device_state", "attach", "backend", "device_state", "ensure_thread", "install", "raw", "reset_touch",
+    "resident_bytes", "touched", "uninstall",
 ]
 
 _installed: Installation | None = None

@@ -94,9 +94,10 @@ def device_index(device: str) -> int | None:
     """0 for "cuda" or "cuda:0", 3 for "cuda:3", None for "cpu"; raises InvalidArgument for anything else."""
     if device == "cpu":
         return None
-    name, _, index = device.partition(":")
-    if name != "cuda" or (index and not index.isdecimal()):
-        raise InvalidArgument("DEVICE_UNKNOWN", f"{device!r} is no device that LooseLeaf knows; it knows cpu and cuda:N")
+    name, colon, index = device.partition(":")
+    if name != "cuda" or (colon and not index.isdecimal()):
+        text = f"{device!r} is no device that LooseLeaf knows; it knows cpu and cuda:N"
+        raise InvalidArgument("DEVICE_UNKNOWN", text)
     return int(index or 0)
 
 
@@ -133,7 +134,8 @@ class NoneBackend:
 
     def attach(self, gpus: Sequence[int], delays: bool = False) -> None:
         if gpus:
-            raise Unsupported("NO_DEVICE", "A worker without devices was told to attach GPUs; its daemon is set up wrong.")
+            text = "A worker without devices was told to attach GPUs; its daemon is set up wrong."
+            raise Unsupported("NO_DEVICE", text)
 
     def resident_bytes(self) -> dict[str, int]:
         return {}

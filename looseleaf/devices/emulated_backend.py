@@ -12,7 +12,7 @@ from typing import Any
 
 from looseleaf.devices import autograd, sequences, stack
 from looseleaf.devices.backend import DeviceState, device_index, host_bytes
-from looseleaf.devices.generators import Generator, DefaultGenerator
+from looseleaf.devices.generators import DefaultGenerator, Generator
 from looseleaf.devices.identity import Identity
 from looseleaf.devices.legacy import make_tensor, patch_legacy
 from looseleaf.devices.memory import accelerator_memory_answers, memory_answers, work_answers

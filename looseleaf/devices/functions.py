@@ -73,8 +73,8 @@ def property_getters() -> list[Any]:
     base = torch._C.TensorBase
     getters = []
     for name in dir(base):
-        attribute = getattr(base, name, None)
-        if isinstance(attribute, (types.GetSetDescriptorType, property)) or type(attribute).__name__ == "getset_descriptor":
+        attribute: Any = getattr(base, name, None)
+        if isinstance(attribute, (types.GetSetDescriptorType, property)):
             getters.append(attribute.__get__)
     for name in ("H", "T", "mH", "mT", "grad", "__cuda_array_interface__"):
         attribute = torch.Tensor.__dict__.get(name)

@@ -32,13 +32,13 @@ def draw(gpus: VirtualGpus, index: int, call: Callable[[], Any]) -> Any:
 
 class _GeneratorType(type(torch.Generator)):  # type: ignore[misc]
     def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, _real_generator) if cls is Generator else super().__instancecheck__(instance)
+        return isinstance(instance, real_generator) if cls is Generator else super().__instancecheck__(instance)
 
 
-_real_generator = torch.Generator
+real_generator: Any = torch.Generator
 
 
-class Generator(_real_generator, metaclass=_GeneratorType):  # type: ignore[misc]
+class Generator(torch.Generator, metaclass=_GeneratorType):  # type: ignore[misc]
     """`torch.Generator` where `device="cuda"` is a virtual one. A generator of the CPU is torch's own."""
 
     _gpus: VirtualGpus
@@ -47,7 +47,7 @@ class Generator(_real_generator, metaclass=_GeneratorType):  # type: ignore[misc
     def __new__(cls, device: Any = "cpu") -> Any:
         asked = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
         if asked.type != "cuda":
-            return _real_generator(asked)
+            return real_generator(asked)
         made = super().__new__(cls, "cpu")
         made.manual_seed(0)
         made._index = asked.index

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 from looseleaf.devices import autograd, stack
 from looseleaf.devices.backend import DeviceState, device_index, host_bytes
-from looseleaf.devices.generators import DefaultGenerator
-from looseleaf.devices.generators import _real_generator as real_generator
+from looseleaf.devices.generators import DefaultGenerator, real_generator
 from looseleaf.devices.identity import Identity
 from looseleaf.devices.legacy import patch_legacy
 from looseleaf.devices.memory import accelerator_memory_answers, memory_answers, work_answers
@@ -66,10 +66,29 @@ def refusing(name: str) -> Callable[..., Any]:
 class _ReadMode(VirtualDeviceMode):
     """Entered once a device value was materialised for reading; anything but reading one is a use of the device."""
 
+    def __init__(self, gpus: VirtualGpus, in_backward: Callable[[], bool]) -> None:
+        super().__init__(gpus, in_backward)
+        self._printing = threading.local()
+
     def use(self) -> None:
         """Reading is none."""
 
+    def printing(self, handler: Handler) -> Handler:
+        """`handler`, which may compute with the value: torch's printer does."""
+
+        def read(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            before = getattr(self._printing, "on", False)
+            self._printing.on = True
+            try:
+                return handler(func, args, kwargs)
+            finally:
+                self._printing.on = before
+
+        return read
+
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if getattr(self._printing, "on", False):
+            return super().call(func, args, kwargs)
         for value in (*args, *kwargs.values()):
             self._refuse_device(func, value)
         return func(*args, **kwargs)
@@ -116,6 +135,8 @@ class KernelBackend:
         identity = Identity(mode)
         mode.handlers.update(identity.handlers())
         mode.handlers.update(_Reads(mode).handlers())
+        for function in (torch.Tensor.__repr__, torch.Tensor.__format__):
+            mode.handlers[function] = mode.printing(mode.handlers[function])
         for name in _READS.split():
             function = getattr(torch.Tensor, name, None)
             if function is not None and function not in mode.handlers:
@@ -150,12 +171,12 @@ class KernelBackend:
         """The few ways to a device that do not ask torch's Python side to open it."""
         patches = self._patches
         original_to, original_type = torch.Tensor.to, torch.Tensor.type
-        original_cuda, original_parse = torch.Tensor.cuda, torch._C._nn._parse_to
+        original_parse = torch._C._nn._parse_to
         original_storage_to = torch.UntypedStorage.to
 
         def to(self: Any, *args: Any, **kwargs: Any) -> Any:
             first = args[0] if args else kwargs.get("device")
-            if type(first) is int:
+            if isinstance(first, int) and not isinstance(first, bool):
                 refuse("Tensor.to")
             return original_to(self, *args, **kwargs)
 
@@ -164,11 +185,11 @@ class KernelBackend:
 
         def parse_to(*args: Any, **kwargs: Any) -> Any:
             first = args[0] if args else kwargs.get("device")
-            if type(first) is int:
+            if isinstance(first, int) and not isinstance(first, bool):
                 refuse("Module.to")
             return original_parse(*args, **kwargs)
 
-        def type_(self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
+        def convert(self: Any, dtype: Any = None, *args: Any, **kwargs: Any) -> Any:
             name = dtype if isinstance(dtype, str) else getattr(dtype, "__module__", "")
             if isinstance(name, str) and name.startswith("torch.cuda"):
                 refuse("Tensor.type")
@@ -183,9 +204,10 @@ class KernelBackend:
             # A loader that pins its batches is no use of a device; only a later copy is.
             return self
 
-        for name, function in (("to", to), ("cuda", cuda), ("type", type_), ("pin_memory", pin_memory)):
-            patches.set(torch.Tensor, name, named(function, name))
-        del original_cuda
+        for name, function in (("to", to), ("cuda", cuda), ("type", convert), ("pin_memory", pin_memory)):
+            # C++ names the function to a mode by looking it up on the class, where it finds ours.
+            self._mode.handlers[function] = self._mode.handlers[getattr(torch.Tensor, name)]
+            patches.set(torch.Tensor, name, function)
         patches.set(torch._C._nn, "_parse_to", parse_to)
         patches.set(torch.UntypedStorage, "to", storage_to)
         patches.set(torch, "Generator", _guarded_generator())

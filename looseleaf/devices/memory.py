@@ -60,9 +60,14 @@ def memory_answers(gpus: VirtualGpus) -> dict[str, Callable[..., Any]]:
         one, index = ledger(device), index_from(gpus, device)
         rows = [("Allocated memory", one.live_bytes(), one.peak_bytes)]
         rows.append(("GPU reserved memory", one.reserved_bytes(), one.peak_reserved_bytes))
-        lines = [f"| {DEVICE_NAME} memory summary, device ID {index} (lower bounds)", "| Metric | Cur Usage | Peak Usage"]
+        lines = [f"| {DEVICE_NAME} memory summary, device ID {index} (lower bounds)"]
+        lines.append("| Metric | Cur Usage | Peak Usage")
         lines += [f"| {name} | {format_bytes(now)} | {format_bytes(peak)}" for name, now, peak in rows]
         return "\n".join(lines)
+
+    def fraction(device: Any = None) -> float:
+        one = ledger(device)
+        return one.limit_bytes / one.capacity_bytes
 
     answers: dict[str, Callable[..., Any]] = {
         "memory_allocated": lambda device=None: ledger(device).live_bytes(),
@@ -74,7 +79,7 @@ def memory_answers(gpus: VirtualGpus) -> dict[str, Callable[..., Any]]:
         "mem_get_info": mem_get_info,
         "empty_cache": empty_cache,
         "set_per_process_memory_fraction": set_fraction,
-        "get_per_process_memory_fraction": lambda device=None: ledger(device).limit_bytes / ledger(device).capacity_bytes,
+        "get_per_process_memory_fraction": fraction,
         "memory_stats": stats,
         "memory_summary": summary,
         "memory_snapshot": lambda *args, **kwargs: [],

@@ -10,7 +10,16 @@ import importlib
 from typing import Any
 
 from looseleaf.devices.mode import Handler, VirtualDeviceMode
-from looseleaf.devices.requests import DTYPES, ELSEWHERE, HOST, checked, cuda_type_name, default_device, is_device, requested
+from looseleaf.devices.requests import (
+    DTYPES,
+    ELSEWHERE,
+    HOST,
+    checked,
+    cuda_type_name,
+    default_device,
+    is_device,
+    requested,
+)
 from looseleaf.devices.tags import index_of, tag_tensor
 
 torch: Any = importlib.import_module("torch")
@@ -77,8 +86,7 @@ class Moves:
                 given["dtype"], rest = rest[0], rest[1:]
         elif rest and isinstance(rest[0], torch.dtype):
             given["dtype"], rest = rest[0], rest[1:]
-        for name, value in zip(("non_blocking", "copy"), rest, strict=False):
-            given[name] = value
+        given.update(zip(("non_blocking", "copy"), rest, strict=False))
         other = given.pop("other", None)
         have = index_of(tensor)
         if other is not None:
@@ -104,9 +112,7 @@ class Moves:
 
     def cuda(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`Tensor.cuda(device=None, non_blocking=False, memory_format=...)`."""
-        given = dict(kwargs)
-        for name, value in zip(("device", "non_blocking"), args[1:], strict=False):
-            given[name] = value
+        given = {**dict(zip(("device", "non_blocking"), args[1:], strict=False)), **kwargs}
         device = given.pop("device", None)
         target = self.gpus.current if device is None else requested(self.gpus, device)
         if target < 0:

@@ -10,7 +10,9 @@ from types import ModuleType
 
 from looseleaf.errors import Unsupported
 
-REAL_GPU_PACKAGES: frozenset[str] = frozenset({"cupy", "cudf", "cuml", "cugraph", "cuspatial", "cucim", "pycuda", "rmm"})
+REAL_GPU_PACKAGES: frozenset[str] = frozenset(
+    {"cupy", "cudf", "cuml", "cugraph", "cuspatial", "cucim", "pycuda", "rmm"}
+)
 
 
 class VirtualGpuImportError(Unsupported, ImportError):

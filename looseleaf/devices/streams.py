@@ -153,7 +153,7 @@ class Event:
         """Nothing to wait for."""
 
     def elapsed_time(self, end_event: Event) -> float:
-        """Milliseconds from this event to `end_event`; raises as CUDA does if either was not recorded or keeps no time."""
+        """Milliseconds from this event to `end_event`; ValueError if either was not recorded or keeps no time."""
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
         if self._at_s is None or end_event._at_s is None:

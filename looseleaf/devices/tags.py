@@ -72,7 +72,7 @@ def _index_of_unusual(tensor: Any) -> int | None:
 
 
 def storage_tensors(tensor: Any) -> list[Any]:
-    """The tensors with a storage of their own that make up `tensor`: itself, or the parts of a sparse or wrapped one."""
+    """The tensors with a storage of their own in `tensor`: itself, or the parts of a sparse or wrapped one."""
     if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         return storage_tensors(torch._C._functorch.get_unwrapped(tensor))
     layout = tensor.layout

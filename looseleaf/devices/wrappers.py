@@ -1,4 +1,4 @@
-"""The parts of torch that call tensors behind the modes' back: optimizers' grouping, TorchScript, compile, DataParallel.
+"""The parts of torch that work behind the modes' back: optimizers' grouping, TorchScript, compile, DataParallel.
 
 Imported only after torch.
 """
@@ -103,11 +103,11 @@ def _patch_compile(patches: PatchSet) -> None:
     original = torch.compile
 
     @functools.wraps(original)
-    def compile(*args: Any, **kwargs: Any) -> Any:
+    def compile_eagerly(*args: Any, **kwargs: Any) -> Any:
         torch.compiler.set_stance("force_eager")
         return original(*args, **kwargs)
 
-    patches.set(torch, "compile", compile)
+    patches.set(torch, "compile", compile_eagerly)
 
 
 def _patch_data_parallel(mode: VirtualDeviceMode, patches: PatchSet) -> None:

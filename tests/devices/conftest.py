@@ -1,4 +1,4 @@
-"""Devices for the tests of this folder. `device_kind` runs a conformance test on virtual GPUs, and with `-m gpu` on real ones."""
+"""Devices for these tests. `device_kind` runs a conformance test on virtual GPUs, and with `-m gpu` on real ones."""
 
 from __future__ import annotations
 

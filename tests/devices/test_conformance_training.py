@@ -20,7 +20,8 @@ CUDA = torch.device("cuda", 0)
 
 def _cnn() -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.1), nn.Flatten(), nn.Linear(36, 3)
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.1), nn.Flatten(),
+        nn.Linear(36, 3),
     )
 
 
