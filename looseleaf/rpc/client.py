@@ -23,7 +23,7 @@ import asyncio
 import math
 import secrets
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Final, Self
 
 import grpc
@@ -169,7 +169,8 @@ class Stream:
         """Tells the other side that no message follows. Idempotent, also after the call's end."""
         if self._call.done():
             return
-        with _translated(self._peer, self._target):
+        # A failure means that the call is over by now: read and result say why.
+        with _translated(self._peer, self._target), suppress(grpc.aio.InternalError):
             await self._call.done_writing()
 
     async def result(self) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 from grpc_status import rpc_status
 
-from looseleaf.errors import Internal, LooseLeafError, Timeout
+from looseleaf.errors import Internal, LooseLeafError, Timeout, Unsupported
 from looseleaf.logs import get_logger, log_context
 from looseleaf.rpc import policy, status
 from looseleaf.rpc.metrics import RpcMetrics
@@ -159,6 +159,11 @@ async def error_layer(call: Call) -> AsyncIterator[None]:
         call.code = code.name if isinstance(code, grpc.StatusCode) else "UNKNOWN"
         call.reason = call.code
         raise
+    except NotImplementedError as error:
+        # The generated base class sets this code for a method that the servicer lacks.
+        missing = call.context.code() is grpc.StatusCode.UNIMPLEMENTED
+        text = f"this server does not offer {call.method}: is it another version?"
+        await _abort(call, Unsupported("METHOD_UNKNOWN", text) if missing else _unexpected(error))
     except Exception as error:
         await _abort(call, _unexpected(error))
 

@@ -8,7 +8,7 @@ import grpc
 import pytest
 import structlog
 
-from looseleaf.errors import Internal, NotFound, Timeout
+from looseleaf.errors import Internal, NotFound, Timeout, Unsupported
 from looseleaf.v1 import checkpoint_store_pb2 as store_pb
 from looseleaf.v1 import scheduler_pb2 as scheduler_pb
 from looseleaf.v1 import worker_daemon_pb2 as daemon_pb
@@ -69,6 +69,11 @@ async def test_unexpected_exception_becomes_internal_without_its_text(rig: Any, 
     assert SECRET not in str(caught.value) + json.dumps(caught.value.fields)
     logged = [event for event in events if event["event"] == "rpc_failed_unexpectedly"]
     assert [event["error_id"] for event in logged] == [caught.value.fields["error_id"]]
+
+
+async def test_method_that_the_servicer_lacks_is_unsupported(rig: Any) -> None:
+    with pytest.raises(Unsupported, match="METHOD_UNKNOWN"):
+        await rig.store.ListSessions(store_pb.ListSessionsRequest(), timeout_s=LIMIT_S)
 
 
 async def test_servicers_own_time_limit_is_a_timeout(rig: Any) -> None:

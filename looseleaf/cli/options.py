@@ -1,0 +1,79 @@
+"""Options and output that commands share."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+T = TypeVar("T")
+
+PIPE_COLUMNS: Final = 400
+
+DataOption = Annotated[
+    Path | None, typer.Option("--data", help="The cluster's data folder; default LOOSELEAF_DATA or the user's own.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
+TimeoutOption = Annotated[float, typer.Option("--timeout-s", min=0.01, help="Limit of the call in seconds.")]
+
+
+def run_dir_of(data: Path | None) -> Path:
+    """The run folder that belongs to `--data` or to the configured cluster."""
+    from looseleaf.local.cluster import cluster_config
+
+    return cluster_config(None, {"data": data}).run_dir
+
+
+def resolve_address(address: str, data: Path | None) -> str:
+    """A gRPC address as given, or that of a service of the running cluster by its name."""
+    from looseleaf.local.cluster import LocalCluster
+
+    if ":" in address:
+        return address
+    if address.startswith("/"):
+        return f"unix:{address}"
+    return LocalCluster.attach(run_dir_of(data)).address(address)
+
+
+def wait(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs a coroutine to its end."""
+    return asyncio.run(coroutine)
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on stdout."""
+    print(json.dumps(value, indent=2, sort_keys=True, default=str))
+
+
+def print_table(title: str, columns: list[str], rows: list[list[Any]], empty: str) -> None:
+    """A table on stdout, or the sentence `empty`."""
+    from rich.table import Table
+
+    if not rows:
+        print(empty)
+        return
+    table = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row))
+    stdout_console().print(table)
+
+
+def stdout_console() -> Console:
+    """Where tables go; files and pipes have no width, so a row stays on its line there."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal else Console(width=PIPE_COLUMNS)
+
+
+def message_to_dict(message: Any) -> Any:
+    """A protobuf message as plain values, zeros included."""
+    from google.protobuf.json_format import MessageToDict
+
+    return MessageToDict(message, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)

@@ -1,0 +1,122 @@
+"""`looseleaf status` and `looseleaf health`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from looseleaf.cli.options import (
+    DataOption,
+    JsonOption,
+    TimeoutOption,
+    print_json,
+    resolve_address,
+    run_dir_of,
+    stdout_console,
+    wait,
+)
+
+WATCH_INTERVAL_S = 1.0
+
+
+def register(app: typer.Typer) -> None:
+    """Adds the commands."""
+    app.command()(status)
+    app.command()(health)
+
+
+def status(
+    data: DataOption = None,
+    as_json: JsonOption = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second until interrupted.")] = False,
+) -> None:
+    """Show the cluster's services, hosts and queue. Exit code 3 if none runs, 4 if a part of it does not serve."""
+    run_dir = run_dir_of(data)
+    if watch:
+        _watch(run_dir)
+        return
+    found = gather(run_dir)
+    if as_json:
+        print_json(found)
+    else:
+        stdout_console().print(render(found))
+    if not found["healthy"]:
+        raise typer.Exit(4)
+
+
+def health(
+    address: Annotated[str, typer.Argument(help="unix:/path, host:port, or a service's name such as scheduler.")],
+    service: Annotated[str, typer.Option(help="Full name of one service of the server.")] = "",
+    data: DataOption = None,
+    timeout_s: TimeoutOption = 2.0,
+) -> None:
+    """Ask a server for its health; exit code 0 if it is SERVING, else 4."""
+    from looseleaf.local.probe import health_state
+
+    state = wait(health_state(resolve_address(address, data), service, timeout_s))
+    print(state)
+    if state != "SERVING":
+        raise typer.Exit(4)
+
+
+def gather(run_dir: Path) -> dict[str, Any]:
+    """Everything that `status` shows, as plain values; raises NotFound CLUSTER_NOT_RUNNING."""
+    from looseleaf.cli.options import message_to_dict
+    from looseleaf.errors import LooseLeafError
+    from looseleaf.local.cluster import LocalCluster
+    from looseleaf.local.probe import get_pool
+
+    cluster = LocalCluster.attach(run_dir)
+    record = cluster.record
+    pool: dict[str, Any] | None = None
+    problem = ""
+    try:
+        pool = message_to_dict(wait(get_pool(cluster.address("scheduler"))))
+    except LooseLeafError as error:
+        problem = str(error)
+    serving = all(service.state == "serving" for service in record.services.values())
+    return {
+        **asdict(record), "pool": pool, "pool_problem": problem,
+        "healthy": serving and pool is not None and bool(pool["ready"]) and record.state == "ready",
+        "age_s": round(time.time() - record.started_unix_ms / 1000, 1),
+    }
+
+
+def render(found: dict[str, Any]) -> Any:
+    """The text for people."""
+    from rich.console import Group
+    from rich.table import Table
+
+    services = Table("service", "state", "pid", "restarts", "address", box=None, pad_edge=False, header_style="bold")
+    for name, service in found["services"].items():
+        color = "green" if service["state"] == "serving" else "red"
+        services.add_row(
+            name, f"[{color}]{service['state']}[/{color}]", str(service["pid"] or "-"), str(service["restarts"]),
+            service["address"],
+        )
+    age_s = found["age_s"]
+    head = f"cluster {found['cluster_id']}: {found['state']} for {age_s:.0f} s, data in {found['data']}"
+    if found["pool"] is None:
+        return Group(head, services, f"[red]pool unknown: {found['pool_problem']}[/red]")
+    columns = ("host", "liveness", "device", "GPUs", "leased", "workers")
+    hosts = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for host in found["pool"]["hosts"]:
+        leased = sum(len(lease["gpu_indices"]) for lease in host["leases"])
+        hosts.add_row(
+            host["host"]["host_id"], host["liveness"], host["device_kind"], str(host["gpu_count"]), str(leased),
+            str(len(host["workers"])),
+        )
+    return Group(head, services, "", hosts, f"queued runs: {found['pool']['queued_runs']}")
+
+
+def _watch(run_dir: Path) -> None:
+    from rich.live import Live
+
+    with Live(render(gather(run_dir)), refresh_per_second=4) as live:
+        while True:
+            time.sleep(WATCH_INTERVAL_S)
+            live.update(render(gather(run_dir)))
