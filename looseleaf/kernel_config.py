@@ -97,6 +97,8 @@ class KernelConfig:
     connect_timeout_s: float = 5.0
     request_timeout_s: float = 30.0
     reconnect_interval_s: float = 1.0
+    # How long a cell whose daemon was lost waits for it to come back, to learn what became of the cell.
+    recover_timeout_s: float = 10.0
     # Device payloads up to this size are read in the kernel without a GPU (design §3).
     small_read_bytes_max: int = 16 << 20
     log_level: str = "warning"

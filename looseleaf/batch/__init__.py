@@ -1,0 +1,1 @@
+"""Notebooks run from first to last cell, as `looseleaf run` does: the client, its report, its tables."""

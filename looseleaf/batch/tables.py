@@ -1,0 +1,94 @@
+"""A batch run's report as text for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from looseleaf.batch.report import CellRecord, Totals
+from looseleaf.units import MIB
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+COLUMNS: Final = (
+    "cell", "runs on", "closure", "packages", "path", "prepare ms", "start ms", "run s", "save ms", "dirty/total",
+    "MiB moved", "worker",
+)  # fmt: skip
+# Their texts are long and may take several lines.
+TEXTS: Final = frozenset({"runs on", "packages"})
+LEFT: Final = TEXTS | {"cell", "path"}
+PACKAGES_SHOWN_MAX: Final = 5
+
+
+def cell_table(cells: list[CellRecord]) -> Table:
+    """One row per cell; needs rich."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for title in COLUMNS:
+        table.add_column(title, justify="left" if title in LEFT else "right", no_wrap=title not in TEXTS)
+    for cell in cells:
+        table.add_row(*map(Text, row(cell)), style="red" if cell.error else None)
+    return table
+
+
+def row(cell: CellRecord) -> list[str]:
+    """The texts of one cell, in the order of COLUMNS; `-` where a figure does not apply."""
+    gpu = cell.label == "gpu"
+    return [
+        cell.id,
+        f"{cell.label.upper()}: {cell.reason}" if cell.reason else cell.label.upper(),
+        f"{len(cell.closure)}/{cell.live_names}",
+        _packages(cell.packages),
+        cell.path or "-",
+        _number(cell.prepare_ms if gpu else None, ".0f"),
+        _number(cell.start_ms if gpu else None, ".0f"),
+        f"{cell.run_s:.2f}",
+        _number(cell.save_ms if gpu else None, ".0f"),
+        f"{cell.dirty_regions}/{cell.total_regions}" if gpu else "-",
+        f"{cell.bytes_moved / MIB:.1f}" if gpu else "-",
+        str(cell.worker) if cell.worker else "-",
+    ]
+
+
+def total_lines(totals: Totals) -> list[str]:
+    """What the run took of the GPUs and how soon its GPU cells started."""
+    lines = [f"{totals.gpu_cells} GPU cells, {totals.cpu_cells} CPU cells"]
+    if not totals.gpu_cells:
+        return lines
+    held, resident, pinned = totals.gpu_s_held, totals.gpu_s_resident, totals.gpu_s_pinned
+    lines.append(f"GPU seconds: held {held:.2f} (of these pinned {pinned:.2f}), resident beside that {resident:.2f}")
+    shares = (
+        ("started within 1 s", totals.starts_within_1s), ("immediate (50 ms)", totals.immediate_share),
+        ("prepared before Run", totals.prepared_share),
+    )  # fmt: skip
+    lines.append("GPU cells: " + ", ".join(f"{name} {share:.0%}" for name, share in shares if share is not None))
+    if totals.start_ms_p50 is not None and totals.start_ms_p95 is not None:
+        lines.append(f"start after Run: median {totals.start_ms_p50:.0f} ms, p95 {totals.start_ms_p95:.0f} ms")
+    return lines
+
+
+def process_line(cells: list[CellRecord], kernel_pid: int | None) -> str:
+    """The processes that ran the cells."""
+    workers = list(dict.fromkeys(cell.worker for cell in cells if cell.worker))
+    gpu = f"GPU workers {', '.join(map(str, workers))}" if workers else "no GPU worker"
+    return f"processes: kernel {kernel_pid or '-'} (CPU cells), {gpu}"
+
+
+def unsaved_lines(cells: list[CellRecord]) -> list[str]:
+    """What could not be saved, one line each."""
+    return [
+        f"{cell.id}: {item.get('name')} was not saved ({item.get('reason')} at {item.get('path')})"
+        for cell in cells
+        for item in cell.unsaved
+    ]
+
+
+def _packages(packages: list[str]) -> str:
+    more = len(packages) - PACKAGES_SHOWN_MAX
+    return ", ".join(packages[:PACKAGES_SHOWN_MAX]) + (f" +{more}" if more > 0 else "") if packages else "-"
+
+
+def _number(value: Any, form: str) -> str:
+    return "-" if value is None else format(float(value), form)

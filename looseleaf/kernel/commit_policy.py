@@ -1,0 +1,43 @@
+"""When the state of CPU cells is committed: after their reply, out of the way of the next cell (design §3)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+# Long enough that "run all" goes from cell to cell without a commit between, short next to a person's pause.
+IDLE_DELAY_S: Final = 0.25
+# A kernel that is never idle commits at the latest after this much uncommitted work.
+UNCOMMITTED_CHANGES_MAX: Final = 50
+UNCOMMITTED_S_MAX: Final = 30.0
+
+
+@dataclass
+class CommitPolicy:
+    """Pure: told of events with the time in seconds, says when to commit.
+
+    A new session counts as changed: its working directory and its settings were never saved.
+    """
+
+    uncommitted: int = 1
+    oldest_s: float | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Something may have changed since the last commit."""
+        return self.uncommitted > 0
+
+    def changed(self, now_s: float) -> None:
+        """A cell or a callback ended."""
+        self.uncommitted += 1
+        if self.oldest_s is None:
+            self.oldest_s = now_s
+
+    def delay_s(self, now_s: float) -> float:
+        """How long the kernel must have been idle before it commits: 0 when a commit is overdue."""
+        late = self.oldest_s is not None and now_s - self.oldest_s >= UNCOMMITTED_S_MAX
+        return 0.0 if late or self.uncommitted >= UNCOMMITTED_CHANGES_MAX else IDLE_DELAY_S
+
+    def committed(self) -> None:
+        """A commit took in everything."""
+        self.uncommitted, self.oldest_s = 0, None

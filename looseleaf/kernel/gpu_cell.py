@@ -1,0 +1,159 @@
+"""One submitted cell from the kernel's side: outputs are shown, questions asked, interrupts passed on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from looseleaf.errors import InvalidArgument, LooseLeafError
+from looseleaf.kernel.forwarder import Publisher, publish_output
+from looseleaf.kernel.stdin import InputRefused
+from looseleaf.protocol import fields
+from looseleaf.protocol.frames import Message
+from looseleaf.protocol.threaded import ThreadedLink
+
+log = logging.getLogger("looseleaf.kernel")
+
+# Events of a running cell that wait for the kernel's event loop; beyond it the daemon is not read.
+EVENTS_WAITING_MAX: Final = 256
+WAIT_FOR_ROOM_S: Final = 0.002
+# The worker is killed by the third interrupt, or by one that comes when the first had no effect for so long.
+INTERRUPTS_BEFORE_KILL: Final = 2
+INTERRUPT_GRACE_S: Final = 5.0
+NEWS: Final = frozenset({"recipe", "queue", "lease", "stage"})
+
+Ask = Callable[[str, bool], Awaitable[str]]
+
+
+@dataclass
+class GpuCellResult:
+    """What became of the cell.
+
+    `reply`: the cell's own (status, ename, ...), empty if it never ended. `saved`: the save's outcome. `error`: instead
+    of `saved`, what the system could not do; nothing was shown for it yet. `news`: the last recipe, queue, lease and
+    stage events.
+    """
+
+    reply: dict[str, Any] = field(default_factory=dict)
+    saved: dict[str, Any] | None = None
+    error: LooseLeafError | None = None
+    news: dict[str, Any] = field(default_factory=dict)
+
+
+class GpuCell:
+    """Runs one submitted cell to its end; used once.
+
+    Everything is published by the coroutine that serves the request, through that request's publisher, so every output
+    belongs to it.
+    """
+
+    def __init__(self, link: ThreadedLink, body: Message, publisher: Publisher, ask: Ask | None) -> None:
+        self._link = link
+        self._body = body
+        self._publisher = publisher
+        self._ask = ask
+        self._execution_id = fields.text(body, "execution_id")
+        self._events: asyncio.Queue[Message | None] = asyncio.Queue()
+        self._loop = asyncio.get_running_loop()
+        self._taken = 0
+        self._handled = 0
+        self._closed = False
+        self._question: asyncio.Task[None] | None = None
+        self._result = GpuCellResult()
+        self._submitted = False
+        self._interrupted_early = False
+        self._interrupts = 0
+        self._first_interrupt_s = 0.0
+
+    def take_event(self, message: Message) -> None:
+        """Called on the link's reader thread; waits while the kernel is `EVENTS_WAITING_MAX` events behind."""
+        if message.get("execution_id") != self._execution_id:
+            return
+        while self._taken - self._handled >= EVENTS_WAITING_MAX and not self._closed:
+            time.sleep(WAIT_FOR_ROOM_S)
+        if not self._closed:
+            self._taken += 1
+            self._loop.call_soon_threadsafe(self._events.put_nowait, message)
+
+    async def run(self) -> GpuCellResult:
+        """The result. Errors of the system are in it, never raised."""
+        result = self._result
+        try:
+            future = asyncio.wrap_future(self._link.request_future("submit", self._body))
+            future.add_done_callback(lambda _done: self._events.put_nowait(None))
+            self._submitted = True
+            if self._interrupted_early:
+                self.interrupt()
+            while (event := await self._events.get()) is not None:
+                self._handled += 1
+                self._handle(event)
+            body, _fds = future.result()
+            result.saved = fields.mapping(body, "saved")
+        except LooseLeafError as error:
+            result.error = error
+        finally:
+            self._closed = True
+            self._stop_asking()
+        return result
+
+    def _handle(self, event: Message) -> None:
+        kind = event.get("kind")
+        if kind == "output":
+            try:
+                publish_output(self._publisher, fields.mapping(event, "message"))
+            except InvalidArgument as error:
+                log.warning("output_dropped %s", error)
+        elif kind == "input_request":
+            self._stop_asking()
+            prompt, password = fields.text(event, "prompt", ""), fields.boolean(event, "password", False)
+            self._question = self._loop.create_task(self._answer_input(prompt, password))
+        elif kind == "ended":
+            self._stop_asking()
+            self._result.reply = fields.mapping(event, "reply")
+        elif kind in NEWS:
+            self._result.news[str(kind)] = {
+                key: value for key, value in event.items() if key not in ("t", "id", "kind", "execution_id")
+            }
+
+    async def _answer_input(self, prompt: str, password: bool) -> None:
+        answer: dict[str, Any] = {"execution_id": self._execution_id, "value": "", "refused": True}
+        if self._ask is not None:
+            try:
+                answer.update(value=await self._ask(prompt, password), refused=False)
+            except InputRefused:
+                log.info("input_refused")
+        self._tell("input_reply", answer)
+
+    def _stop_asking(self) -> None:
+        if self._question is not None:
+            self._question.cancel()
+            self._question = None
+
+    def interrupt(self) -> None:
+        """From any thread: KeyboardInterrupt in the cell; when that does not help, the end of its worker."""
+        self._interrupted_early = not self._submitted
+        if not self._submitted:
+            return
+        now_s = time.monotonic()
+        self._first_interrupt_s = self._first_interrupt_s or now_s
+        waited_long = self._interrupts > 0 and now_s - self._first_interrupt_s >= INTERRUPT_GRACE_S
+        kill = self._interrupts >= INTERRUPTS_BEFORE_KILL or waited_long
+        self._interrupts += 1
+        self._tell("interrupt", {"execution_id": self._execution_id, "kill": kill})
+
+    def _tell(self, type_: str, body: Message) -> None:
+        """Sends a request whose reply nobody waits for: the cell's end may be quicker than it."""
+        try:
+            self._link.request_future(type_, body).add_done_callback(_log_refusal)
+        except LooseLeafError as error:
+            log.info("request_not_sent type=%s %s", type_, error)
+
+
+def _log_refusal(future: Future[Any]) -> None:
+    if (error := future.exception()) is not None:
+        log.info("request_refused %s", error)

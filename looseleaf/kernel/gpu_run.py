@@ -1,0 +1,192 @@
+"""A GPU cell from Run to its reply: commit, submit, take over the new version, say what happened (design §1, §3)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from looseleaf.errors import LooseLeafError, Timeout, Unavailable
+from looseleaf.ids import ExecutionId, new_execution_id
+from looseleaf.kernel.forwarder import Publisher, error_output, error_reply, error_text, publish_output
+from looseleaf.kernel.gpu_cell import Ask, GpuCell, GpuCellResult
+from looseleaf.kernel.router import CellRequest, route
+from looseleaf.kernel.session import KernelSession, on_thread
+from looseleaf.protocol.frames import Message
+from looseleaf.protocol.threaded import ThreadedLink
+from looseleaf.recipe.recipe import Recipe
+
+log = logging.getLogger("looseleaf.kernel")
+
+# After these nobody here knows whether the cell ran: the store's head tells.
+LOST_REASONS: Final = frozenset({"HOST_LOST", "PEER_CLOSED", "REQUEST_TIMEOUT"})
+RECONNECT_POLL_S: Final = 0.1
+
+
+@dataclass(frozen=True)
+class CellFrame:
+    """What the kernel's shell adds to a cell: its number, its place for outputs, its way to ask, its context."""
+
+    count: int
+    publisher: Publisher
+    ask: Ask | None
+    context: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class GpuRunOutcome:
+    """`reply`: as the cell's execute_reply has it. `ran`: the cell may have run, so that it belongs to the log."""
+
+    recipe: Recipe
+    reply: dict[str, Any]
+    ran: bool
+    cell: GpuCellResult
+
+
+class GpuRun:
+    """Runs one GPU cell; used once, on the main thread but for `interrupt` and `take_event`."""
+
+    def __init__(
+        self, session: KernelSession, request: CellRequest, recipe: Recipe, frame: CellFrame, began_s: float
+    ) -> None:
+        self._session = session
+        self._request = request
+        self._recipe = recipe
+        self._frame = frame
+        self._began_s = began_s
+        self._cell: GpuCell | None = None
+        self._interrupted = False
+        self._execution_id = ExecutionId("")
+
+    def take_event(self, message: Message) -> None:
+        """One event of the daemon; on the link's reader thread."""
+        if (cell := self._cell) is not None:
+            cell.take_event(message)
+
+    def interrupt(self) -> None:
+        """The person pressed stop; from any thread."""
+        self._interrupted = True
+        if (cell := self._cell) is not None:
+            cell.interrupt()
+
+    async def run(self) -> GpuRunOutcome:
+        """The outcome. Everything that a person must know of it was published; never raises a LooseLeafError."""
+        session = self._session
+        try:
+            link = session.connect()
+            session.commit()
+            # Exact now: the commit has looked at every object.
+            self._recipe = route(self._request, session.runs.executed, session.facts(), session.version)
+            session.ready_for_gpu(self._recipe)
+            await on_thread(session.send_log, link)
+            result = await self._submit(link)
+        except LooseLeafError as error:
+            return self._not_run(error)
+        except _Interrupted:
+            return self._outcome(self._show("KeyboardInterrupt", "nothing was run"), ran=False)
+        if result.error is None:
+            return await self._saved(result)
+        if result.error.reason == "INTERRUPTED":
+            return self._outcome(self._show("KeyboardInterrupt", error_text(result.error)), ran=False)
+        if result.error.reason in LOST_REASONS:
+            return await self._lost(result)
+        return self._not_run(result.error)
+
+    async def _submit(self, link: ThreadedLink) -> GpuCellResult:
+        result = await self._submit_once(link)
+        if result.error is not None and result.error.reason == "SESSION_LOG_STALE":
+            # The frontend lacks a part of the kernel's log; nothing was run.
+            await on_thread(self._session.resend_log, link)
+            result = await self._submit_once(link)
+        return result
+
+    async def _submit_once(self, link: ThreadedLink) -> GpuCellResult:
+        if self._interrupted:
+            raise _Interrupted
+        session, frame, request = self._session, self._frame, self._request
+        self._execution_id = new_execution_id()
+        self._cell = GpuCell(
+            link,
+            {
+                "execution_id": self._execution_id, "cell_id": request.cell_id, "source": request.source,
+                "log_length": session.runs.length, "device_override": "gpu", "epoch": session.epoch,
+                "version": session.version, "priority": request.priority, "execution_count": frame.count,
+                "allow_stdin": frame.ask is not None, "elapsed_ms": (time.monotonic() - self._began_s) * 1000,
+                "context": frame.context,
+            },
+            frame.publisher,
+            frame.ask,
+        )  # fmt: skip
+        return await self._cell.run()
+
+    async def _saved(self, result: GpuCellResult) -> GpuRunOutcome:
+        """The cell ended and its save was answered, well or not."""
+        saved = result.saved or {}
+        reply = result.reply or self._show("BUG", "the cell ended without a reply")
+        try:
+            if saved.get("error_reason"):
+                await self._session.fence()
+                # The daemon has said so itself if the cell had not ended by then.
+                if reply.get("ename") != saved["error_reason"]:
+                    reply = self._show(str(saved["error_reason"]), str(saved.get("error_message", "")))
+            else:
+                self._session.take_version(int(saved["version"]))
+        except LooseLeafError as error:
+            text = f"the cell ended and was saved, but its results could not be fetched yet: {error_text(error)}"
+            reply = self._show(error.reason, text)
+        return self._outcome(reply, ran=True, result=result)
+
+    async def _lost(self, result: GpuCellResult) -> GpuRunOutcome:
+        """Whether the cell ended is asked of the store, by way of a daemon that may just be starting again."""
+        assert result.error is not None
+        session = self._session
+        before = session.version
+        try:
+            await self._fence_with_patience()
+        except LooseLeafError as error:
+            text = (
+                f"{error_text(result.error)}. Whether this cell finished is known when the cluster is back; until then "
+                f"the variables are those before it, and CPU cells go on. {error_text(error)}"
+            )
+            return self._outcome(self._show("CLUSTER_LOST", text), ran=True, result=result)
+        manifest = session.manifest
+        if manifest is not None and session.version != before and manifest.execution_id == self._execution_id:
+            # Outputs of the last moments are missing, the state is not: no reason to stop the notebook.
+            reply = result.reply or {"status": "ok"}
+            note = "the connection was lost while this cell ran; it finished and its changes are here\n"
+            publish_output(self._frame.publisher, {"type": "stream", "name": "stderr", "text": note})
+            return self._outcome(reply, ran=True, result=result)
+        text = (
+            f"{error_text(result.error)}. This cell's changes are lost, the variables are those of version "
+            f"{session.version}; run the cell again"
+        )
+        return self._outcome(self._show("CELL_LOST", text), ran=True, result=result)
+
+    async def _fence_with_patience(self) -> None:
+        """`session.fence`, tried again for `recover_timeout_s` while there is no daemon."""
+        limit_s = time.monotonic() + self._session.config.recover_timeout_s
+        while True:
+            try:
+                await self._session.fence()
+                return
+            except (Unavailable, Timeout):
+                if time.monotonic() >= limit_s:
+                    raise
+            await asyncio.sleep(RECONNECT_POLL_S)
+
+    def _not_run(self, error: LooseLeafError) -> GpuRunOutcome:
+        return self._outcome(self._show(error.reason, error_text(error)), ran=False)
+
+    def _show(self, ename: str, text: str) -> dict[str, Any]:
+        output = error_output(ename, text)
+        publish_output(self._frame.publisher, output)
+        return error_reply(output)
+
+    def _outcome(self, reply: dict[str, Any], *, ran: bool, result: GpuCellResult | None = None) -> GpuRunOutcome:
+        return GpuRunOutcome(self._recipe, reply, ran, result or GpuCellResult())
+
+
+class _Interrupted(Exception):
+    """The person pressed stop before anything was submitted."""

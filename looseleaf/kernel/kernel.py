@@ -1,0 +1,372 @@
+"""LooseLeafKernel: CPU cells as in any IPython kernel, GPU cells on a leased worker (design §1, §9)."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import json
+import logging
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from ipykernel.ipkernel import IPythonKernel
+
+import looseleaf
+from looseleaf.checkpoint.names import hidden_names
+from looseleaf.errors import LooseLeafError
+from looseleaf.kernel.comms import WorkerComms
+from looseleaf.kernel.forwarder import COMM_TYPES, error_output, error_reply, error_text, publish_output
+from looseleaf.kernel.gpu_run import CellFrame, GpuRun, GpuRunOutcome
+from looseleaf.kernel.idle_commits import IdleCommits
+from looseleaf.kernel.interrupts import interrupts_call, interrupts_ignored
+from looseleaf.kernel.logs import log_to_file
+from looseleaf.kernel.outputs import ResultCache
+from looseleaf.kernel.preparations import PREPARE_REPLY, PREPARE_REQUEST, Preparations
+from looseleaf.kernel.report import cell_report
+from looseleaf.kernel.router import CellRequest, route
+from looseleaf.kernel.session import KernelSession
+from looseleaf.kernel.sources import cell_sources, name_cell
+from looseleaf.kernel.stdin import ask_person
+from looseleaf.kernel_config import KernelConfig
+from looseleaf.recipe.recipe import Recipe
+from looseleaf.worker.device_magics import register_device_magics
+
+log = logging.getLogger("looseleaf.kernel")
+
+# jupyter_client waits 5 s for a kernel to end before it kills it.
+COMMIT_AT_SHUTDOWN_S: Final = 3.5
+REPORTS_MAX: Final = 64
+
+# Its own annotations leave most of it optional or untyped.
+_Base: Any = IPythonKernel
+
+
+class LooseLeafKernel(_Base):  # type: ignore[misc]
+    """An IPython kernel that lends itself a GPU for the length of one cell."""
+
+    implementation = "looseleaf"
+    implementation_version = looseleaf.__version__
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        config = KernelConfig.load()
+        log_to_file(config)
+        register_device_magics(self.shell)
+        self.looseleaf = KernelSession(self.shell.user_ns, hidden_names(self.shell), config)
+        self.looseleaf.listen(self._take_event)
+        # A cell of the main shell runs; `_run` if it is one that runs elsewhere.
+        self._busy = False
+        self._run: GpuRun | None = None
+        # Figures of cells whose reply is not sent yet, by request.
+        self._reports: dict[str, dict[str, Any]] = {}
+        self._idle_commits = IdleCommits(self._commit_idle)
+        self._main_loop: asyncio.AbstractEventLoop | None = None
+        self._preparations = Preparations(self.looseleaf.prepare)
+        self._edits: set[asyncio.Task[None]] = set()
+        self._results = ResultCache(self.shell)
+        self._worker_comms = WorkerComms(self.comm_manager, self.publish)
+        for message_type in sorted(COMM_TYPES):
+            self.shell_handlers[message_type] = self._noticing(self.shell_handlers[message_type])
+
+    # -- running cells ---------------------------------------------------------------------------------
+
+    async def do_execute(
+        self,
+        code: str,
+        silent: bool,
+        store_history: bool = True,
+        user_expressions: Any = None,
+        allow_stdin: bool = False,
+        *,
+        cell_meta: Any = None,
+        cell_id: str | None = None,
+    ) -> dict[str, Any]:
+        """Runs one cell here or on a worker.
+
+        Silent requests (variable views), requests outside the history and those of subshells always run here.
+        """
+
+        async def run_here() -> dict[str, Any]:
+            reply: dict[str, Any] = await super(LooseLeafKernel, self).do_execute(
+                code, silent, store_history, user_expressions, allow_stdin, cell_meta=cell_meta, cell_id=cell_id
+            )
+            return reply
+
+        if silent or not store_history or threading.current_thread() is not threading.main_thread():
+            try:
+                return await run_here()
+            finally:
+                self._notice_change()
+        self._main_loop = asyncio.get_running_loop()
+        self._idle_commits.cancel()
+        self._busy = True
+        began_s = time.monotonic()
+        request = CellRequest.of(code, cell_id, cell_meta)
+        try:
+            recipe = self._route(request)
+            if recipe.label == "gpu":
+                return await self._run_on_worker(request, recipe, user_expressions, allow_stdin, began_s)
+            self._ready_here(recipe, code)
+        except LooseLeafError as error:
+            return self._refuse(code, error.reason, error_text(error))
+        except KeyboardInterrupt:
+            return self._refuse(code, "KeyboardInterrupt", "nothing was run")
+        else:
+            return await self._run_cpu_cell(request, recipe, run_here)
+        finally:
+            self._busy = False
+            if self.looseleaf.commits.pending:
+                self._idle_commits.schedule(self._main_loop, self.looseleaf.commit_delay_s())
+
+    def _route(self, request: CellRequest) -> Recipe:
+        session = self.looseleaf
+        session.try_connect()
+        try:
+            return route(request, session.runs.executed, session.facts(), session.version)
+        except LooseLeafError:
+            raise
+        except Exception:
+            # A fault of ours must not keep a person from running cells.
+            log.exception("recipe_failed")
+            return Recipe(cell_id=request.cell_id, reason="Its text could not be analysed.")
+
+    def _ready_here(self, recipe: Recipe, code: str) -> None:
+        """Loads what the CPU cell reads and is not here."""
+        session = self.looseleaf
+        session.ready_for_cpu(recipe)
+        if behind := self._results.names_behind(code):
+            session.load(behind)
+        self._results.refresh([*recipe.names, *behind])
+
+    async def _run_cpu_cell(self, request: CellRequest, recipe: Recipe, run_here: Callable[[], Any]) -> dict[str, Any]:
+        session = self.looseleaf
+        session.threads.before_cell()
+        began_s = time.monotonic()
+        reply: dict[str, Any] = await run_here()
+        with interrupts_ignored():
+            run_s = time.monotonic() - began_s
+            session.threads.after_cell()
+            session.runs.add(request.cell_id, request.source, reply["status"] == "ok")
+            self._keep_report(cell_report(recipe, path="cpu", run_s=run_s, version=session.version, reply=reply))
+            session.changed()
+            if self.shell.exit_now:
+                session.close()
+        return reply
+
+    async def _run_on_worker(
+        self, request: CellRequest, recipe: Recipe, user_expressions: Any, allow_stdin: bool, began_s: float
+    ) -> dict[str, Any]:
+        count: int = self.shell.execution_count
+        parent, ident = self.get_parent("shell"), self._get_shell_context_var(self._shell_parent_ident)
+
+        async def ask(prompt: str, password: bool) -> str:
+            return await ask_person(self.session, self.stdin_socket, ident, parent, prompt, password)
+
+        context = {
+            "columns": shutil.get_terminal_size().columns, "cell_file": name_cell(self.shell, request.source, count),
+            "sources": cell_sources(self.shell), "ast_node_interactivity": self.shell.ast_node_interactivity,
+        }  # fmt: skip
+        frame = CellFrame(count, _ParentPublisher(self, parent), ask if allow_stdin else None, context)
+        _flush_streams()
+        self._run = run = GpuRun(self.looseleaf, request, recipe, frame, began_s)
+        try:
+            with interrupts_call(run.interrupt):
+                outcome = await run.run()
+        finally:
+            self._run = None
+        return self._end_gpu_cell(request, outcome, count, user_expressions)
+
+    def _end_gpu_cell(
+        self, request: CellRequest, outcome: GpuRunOutcome, count: int, user_expressions: Any
+    ) -> dict[str, Any]:
+        session, reply = self.looseleaf, outcome.reply
+        self._store_input(count, request.source)
+        self._results.take(count)
+        if outcome.ran:
+            session.runs.add(request.cell_id, request.source, reply.get("status") == "ok")
+        self._keep_report(cell_report(
+            outcome.recipe, path="", run_s=0.0, version=session.version, reply=reply, saved=outcome.cell.saved,
+            news=outcome.cell.news))  # fmt: skip
+        return self._finished(reply, count, user_expressions)
+
+    def _finished(self, reply: Mapping[str, Any], count: int, user_expressions: Any = None) -> dict[str, Any]:
+        content: dict[str, Any] = {
+            "status": reply.get("status", "error"), "execution_count": count, "user_expressions": {},
+            "payload": list(reply.get("payload", [])),
+        }  # fmt: skip
+        if content["status"] == "ok":
+            content["user_expressions"] = self.shell.user_expressions(user_expressions or {})
+        else:
+            content.update({key: str(reply.get(key, "")) for key in ("ename", "evalue")})
+            content["traceback"] = list(reply.get("traceback", []))
+        for payload in content["payload"]:
+            if payload.get("source") == "ask_exit":
+                self.shell.exit_now = not payload.get("keepkernel")
+        return content
+
+    def _refuse(self, source: str, ename: str, text: str) -> dict[str, Any]:
+        """The cell was not run: its output is the error, its number is used up as by any failing cell."""
+        count: int = self.shell.execution_count
+        output = error_output(ename, text)
+        publish_output(self, output)
+        self._store_input(count, source)
+        return self._finished(error_reply(output), count)
+
+    def _store_input(self, count: int, source: str) -> None:
+        try:
+            transformed = self.shell.transform_cell(source)
+        except SyntaxError:
+            transformed = source
+        self.shell.history_manager.store_inputs(count, transformed, source)
+        self.shell.execution_count = count + 1
+
+    def _take_event(self, message: dict[str, Any]) -> None:
+        if (run := self._run) is not None:
+            run.take_event(message)
+
+    def publish(self, msg_type: str, content: dict[str, Any], metadata: dict[str, Any], buffers: list[bytes]) -> None:
+        """See forwarder.Publisher; under the current request."""
+        self.publish_under(self.get_parent("shell"), msg_type, content, metadata, buffers)
+
+    def publish_under(
+        self, parent: Any, msg_type: str, content: dict[str, Any], metadata: dict[str, Any], buffers: list[bytes]
+    ) -> None:
+        """Sends one message on iopub under the request `parent`."""
+        self.session.send(
+            self.iopub_socket, msg_type, content, metadata=metadata, parent=parent, ident=self._topic(msg_type),
+            buffers=buffers,
+        )  # fmt: skip
+
+    def follow_comm(self, message: Mapping[str, Any]) -> None:
+        """A worker's comm message, before it is published."""
+        self._worker_comms.follow(message)
+
+    # -- reports ---------------------------------------------------------------------------------------
+
+    def _keep_report(self, report: dict[str, Any]) -> None:
+        while len(self._reports) >= REPORTS_MAX:
+            del self._reports[next(iter(self._reports))]
+        self._reports[self.get_parent("shell")["header"]["msg_id"]] = report
+
+    def finish_metadata(self, parent: Any, metadata: Any, reply_content: Any) -> Any:
+        """Adds the cell's figures to the reply's metadata, under "looseleaf"."""
+        metadata = super().finish_metadata(parent, metadata, reply_content)
+        report = self._reports.pop(parent.get("header", {}).get("msg_id", ""), None)
+        if report is not None:
+            metadata["looseleaf"] = report
+        return metadata
+
+    # -- commits ---------------------------------------------------------------------------------------
+
+    def _notice_change(self) -> None:
+        """State may have changed: it is committed when the kernel is idle. From any thread."""
+        loop = self._main_loop
+        if loop is None:
+            return
+        if threading.current_thread() is not threading.main_thread():
+            loop.call_soon_threadsafe(self._notice_change)
+            return
+        self.looseleaf.changed()
+        if not self._busy:
+            self._idle_commits.schedule(loop, self.looseleaf.commit_delay_s())
+
+    def _noticing(self, handler: Callable[..., Any]) -> Callable[..., Any]:
+        """`handler`, a widget's callback, after which state may have changed."""
+
+        def handle(*args: Any) -> Any:
+            try:
+                return handler(*args)
+            finally:
+                self._notice_change()
+
+        return handle
+
+    def _commit_idle(self) -> None:
+        # A cell that runs on a worker holds the right to commit; one that awaits here is in the middle of its changes.
+        if not self._busy:
+            self.looseleaf.commit_quietly()
+
+    async def do_shutdown(self, restart: bool) -> dict[str, Any]:
+        """Commits what is left, within `COMMIT_AT_SHUTDOWN_S`, before the process ends. On the control thread."""
+        loop = self._main_loop
+        if loop is not None and loop.is_running() and loop is not asyncio.get_running_loop():
+            done: concurrent.futures.Future[None] = concurrent.futures.Future()
+            loop.call_soon_threadsafe(self._close_session, done)
+            try:
+                await asyncio.wait_for(asyncio.wrap_future(done), COMMIT_AT_SHUTDOWN_S)
+            except TimeoutError:
+                log.warning("last_commit_timed_out")
+        reply: dict[str, Any] = super().do_shutdown(restart)
+        return reply
+
+    def _close_session(self, done: concurrent.futures.Future[None]) -> None:
+        self._idle_commits.cancel()
+        if self._run is None:
+            self.looseleaf.close()
+        if done.set_running_or_notify_cancel():
+            done.set_result(None)
+
+    # -- control channel -------------------------------------------------------------------------------
+
+    async def dispatch_control(self, msg: Any) -> None:
+        """Edit signals wait for nothing and nothing waits for them: an interrupt must not stand behind a preparation.
+
+        They also publish no status: a running GPU cell must stay `busy` for cullers while the person types.
+        """
+        idents, parts = self.session.feed_identities(msg, copy=False)
+        if _message_type(parts) != PREPARE_REQUEST:
+            await super().dispatch_control(msg)
+            return
+        try:
+            request = self.session.deserialize(parts, content=True, copy=False)
+        except ValueError as error:
+            log.warning("control_message_refused %s", error)
+            return
+        task = asyncio.create_task(self._answer_prepare(idents, request))
+        self._edits.add(task)
+        task.add_done_callback(self._edits.discard)
+
+    async def _answer_prepare(self, idents: Any, request: Any) -> None:
+        content = await self._preparations.answer(request["content"])
+        self.session.send(self.control_stream, PREPARE_REPLY, content, request, ident=idents)
+
+    async def interrupt_request(self, stream: Any, ident: Any, parent: Any) -> None:
+        """Interrupts the worker's cell if one is awaited, else this process as usual."""
+        if (run := self._run) is None:
+            await super().interrupt_request(stream, ident, parent)
+            return
+        run.interrupt()
+        self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
+
+
+class _ParentPublisher:
+    """Publishes under one request, whatever the kernel serves meanwhile."""
+
+    def __init__(self, kernel: LooseLeafKernel, parent: Any) -> None:
+        self._kernel = kernel
+        self._parent = parent
+
+    def publish(self, msg_type: str, content: dict[str, Any], metadata: dict[str, Any], buffers: list[bytes]) -> None:
+        """See forwarder.Publisher."""
+        if msg_type in COMM_TYPES:
+            self._kernel.follow_comm({"type": msg_type, **content})
+        self._kernel.publish_under(self._parent, msg_type, content, metadata, buffers)
+
+
+def _flush_streams() -> None:
+    """What this process has printed itself comes before what a worker prints."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+
+
+def _message_type(parts: Any) -> str:
+    """The type in a message's header; empty if it has none that can be read."""
+    try:
+        return str(json.loads(bytes(parts[1].buffer))["msg_type"])
+    except (IndexError, ValueError, KeyError, TypeError, AttributeError):
+        return ""

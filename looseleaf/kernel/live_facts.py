@@ -1,0 +1,200 @@
+"""What recipes may know of the notebook's variables: live values and stubs, looked at only when asked for."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+from looseleaf import devices
+from looseleaf.checkpoint.by_name import is_importable
+from looseleaf.checkpoint.code_names import names_read_by
+from looseleaf.checkpoint.manifest import Manifest
+from looseleaf.checkpoint.stub import Stub
+from looseleaf.recipe.name_facts import UNKNOWN_NAME, NameFacts, Payload, facts_of_root
+
+# Objects that one derivation looks at, over all names: 1 to 2 ms. Beyond it a value counts as what was seen of it.
+OBJECTS_MAX: Final = 3000
+# Of a large container the first items stand for the rest.
+ITEMS_MAX: Final = 64
+_PLAIN: Final = (bool, int, float, str, type(None))
+_ATOMS: Final = frozenset({bool, int, float, complex, str, bytes, bytearray, type(None), range, type(...), slice, Stub})
+_SEQUENCES: Final = (list, tuple, set, frozenset, deque)
+
+
+class LiveFacts(Mapping[str, NameFacts]):
+    """Facts of every variable of `namespace` that is state, for one derivation. Loads nothing, runs no user code.
+
+    What a live value holds is found by a bounded look; a stub's facts are those of `manifest`, which are exact.
+    """
+
+    def __init__(self, namespace: Mapping[str, Any], hidden: Callable[[str], bool], manifest: Manifest | None) -> None:
+        self._namespace = namespace
+        self._hidden = hidden
+        self._manifest = manifest
+        self._found: dict[str, NameFacts] = {}
+        self._objects_left = OBJECTS_MAX
+
+    def __iter__(self) -> Iterator[str]:
+        # A copy: threads of the person may bind names meanwhile.
+        return (name for name in list(self._namespace) if not self._hidden(name))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self._namespace and not self._hidden(name)
+
+    def __getitem__(self, name: str) -> NameFacts:
+        if name not in self:
+            raise KeyError(name)
+        if name not in self._found:
+            self._found[name] = self._look(name)
+        return self._found[name]
+
+    def is_module(self, name: str) -> bool:
+        """Whether the variable is a module, told without a look at anything else."""
+        value = self._namespace.get(name)
+        if type(value) is Stub:
+            return self[name].kind == "module"
+        return isinstance(value, types.ModuleType)
+
+    def _look(self, name: str) -> NameFacts:
+        value = self._namespace.get(name)
+        if type(value) is Stub:
+            manifest = self._manifest
+            if manifest is None or name not in manifest.roots:
+                return UNKNOWN_NAME
+            return facts_of_root(manifest, manifest.roots[name])
+        if type(value) in _PLAIN:
+            return NameFacts(type_name=type(value).__name__, type_module="builtins", flag=value, has_flag=True)
+        look = _Look(self._objects_left)
+        look.at(value)
+        self._objects_left = max(0, look.objects_left)
+        return NameFacts(
+            kind=_kind(value), type_name=type(value).__name__, type_module=str(type(value).__module__),
+            global_names=frozenset(look.global_names), modules=frozenset(look.modules), payloads=look.payloads,
+        )  # fmt: skip
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, types.ModuleType):
+        return "module"
+    if isinstance(value, type):
+        return "class"
+    if isinstance(value, types.FunctionType):
+        return "function"
+    return "value" if type(value).__module__ == "builtins" else "instance"
+
+
+class _Look:
+    """Breadth first over what a value holds, as far as plain attribute access without user code leads."""
+
+    def __init__(self, objects_left: int) -> None:
+        self.objects_left = objects_left
+        self.global_names: set[str] = set()
+        self.modules: set[str] = set()
+        self.payloads: dict[int, Payload] = {}
+        self._seen: set[int] = set()
+        self._todo: deque[Any] = deque()
+        torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+        self._tensor_type: Any = getattr(torch, "Tensor", ())
+        self._array_type: Any = getattr(numpy, "ndarray", ())
+
+    def at(self, value: Any) -> None:
+        """Looks at `value` and what it holds."""
+        self._todo.append(value)
+        while self._todo and self.objects_left > 0:
+            current = self._todo.popleft()
+            if type(current) in _ATOMS or id(current) in self._seen:
+                continue
+            self._seen.add(id(current))
+            self.objects_left -= 1
+            self._one(current)
+
+    def _one(self, value: Any) -> None:
+        # By type, not isinstance: that would ask a proxy's `__class__`, which is a person's code.
+        cls = type(value)
+        if issubclass(cls, types.ModuleType):
+            self.modules.add(str(vars(value).get("__name__", "")))
+        elif issubclass(cls, type):
+            self._class(value)
+        elif cls is types.FunctionType:
+            self._function(value)
+        elif cls is types.MethodType:
+            self._todo.extend((value.__func__, value.__self__))
+        elif cls is functools.partial:
+            self._todo.extend((value.func, value.args, value.keywords))
+        elif cls in (classmethod, staticmethod):
+            self._todo.append(value.__func__)
+        elif cls is property:
+            self._todo.extend((value.fget, value.fset, value.fdel))
+        else:
+            self._instance(value, cls)
+
+    def _class(self, cls: type) -> None:
+        if is_importable(cls):
+            self.modules.add(cls.__module__)
+            return
+        self._todo.extend(cls.__mro__[1:])
+        self._todo.extend(value for name, value in list(vars(cls).items()) if name not in ("__dict__", "__weakref__"))
+
+    def _function(self, function: types.FunctionType) -> None:
+        if is_importable(function):
+            self.modules.add(function.__module__)
+            return
+        self.global_names.update(names_read_by(function.__code__))
+        self._todo.extend((function.__defaults__, function.__kwdefaults__, function.__dict__))
+        for cell in function.__closure__ or ():
+            try:
+                self._todo.append(cell.cell_contents)
+            except ValueError:
+                continue  # not bound yet
+
+    def _instance(self, value: Any, cls: type) -> None:
+        self._todo.append(cls)
+        if self._tensor_type and issubclass(cls, self._tensor_type):
+            self._tensor(value)
+        elif self._array_type and issubclass(cls, self._array_type):
+            if value.dtype == object:
+                self._todo.extend(itertools.islice(value.flat, ITEMS_MAX))
+            return
+        elif issubclass(cls, (dict, *_SEQUENCES)):
+            self._todo.extend(_first_items(value))
+        attributes = _attributes(value)
+        if attributes is not None:
+            self._todo.extend(list(attributes.values()))
+
+    def _tensor(self, tensor: Any) -> None:
+        try:
+            storage = tensor.untyped_storage()
+        except (RuntimeError, NotImplementedError):
+            return  # sparse and other tensors without one storage
+        device = devices.backend().device_of(storage)
+        if device != "cpu":
+            self.payloads[-1 - storage._cdata] = Payload(device, storage.nbytes())
+
+
+def _first_items(value: Any) -> list[Any]:
+    """Up to ITEMS_MAX items of a container, of a dict keys and values, by the builtin type's own iteration."""
+    base = next(kind for kind in (dict, *_SEQUENCES) if issubclass(type(value), kind))
+    try:
+        if base is dict:
+            pairs = itertools.islice(dict.items(value), ITEMS_MAX)
+            return [part for pair in pairs for part in pair]
+        return list(itertools.islice(base.__iter__(value), ITEMS_MAX))
+    except RuntimeError:
+        return []  # a thread of the person changed it meanwhile
+
+
+def _attributes(value: Any) -> dict[str, Any] | None:
+    """The instance's `__dict__` without the class's own ideas of attribute access."""
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return found if type(found) is dict else None

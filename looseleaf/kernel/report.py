@@ -1,0 +1,47 @@
+"""The figures of one cell, as they ride in the reply's metadata and in `looseleaf run`'s report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from looseleaf.recipe.recipe import Recipe
+
+
+def cell_report(
+    recipe: Recipe, *, path: str, run_s: float, version: int, reply: Mapping[str, Any],
+    saved: Mapping[str, Any] | None = None, news: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """One cell's report; figures that do not apply are 0 or None.
+
+    `saved` and `news` are a GPU cell's: its closure is then the one that the frontend derived at Run, and its figures
+    are the host's. `path` stands where no host told one.
+    """
+    saved = saved or {}
+    refreshed: Mapping[str, Any] = (news or {}).get("recipe", {}).get("recipe", {})
+    figures: Mapping[str, Any] = saved.get("figures", {})
+    return {
+        "label": str(recipe.label),
+        "reason": recipe.reason,
+        "path": str(saved.get("path") or path),
+        "closure": list(refreshed.get("names", recipe.names)),
+        "live_names": int(refreshed.get("live_names", recipe.live_names)),
+        "packages": sorted({name.partition(".")[0] for name in refreshed.get("imports", recipe.imports)}),
+        "prepare_ms": figures.get("prepare_ms"),
+        "start_ms": figures.get("start_ms"),
+        "run_s": figures.get("run_s", run_s),
+        "save_ms": figures.get("save_ms"),
+        "dirty_regions": figures.get("dirty_regions", 0),
+        "total_regions": figures.get("total_regions", 0),
+        "bytes_moved": figures.get("bytes_moved", 0),
+        "gpu_held_s": figures.get("gpu_held_s", 0.0),
+        "gpu_pinned_s": figures.get("gpu_pinned_s", 0.0),
+        "gpu_resident_s": figures.get("gpu_resident_s", 0.0),
+        "unsaved": list(saved.get("unsaved", [])),
+        "version": int(saved.get("version", version)),
+        "worker": saved.get("pid"),
+        "worker_id": saved.get("worker_id"),
+        "host": saved.get("host_id"),
+        "gpu": saved.get("gpu_index") if saved.get("pid") else None,
+        "error": None if reply.get("status") == "ok" else {"ename": reply.get("ename"), "evalue": reply.get("evalue")},
+    }

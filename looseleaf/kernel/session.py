@@ -1,0 +1,287 @@
+"""The kernel's session: its state, its log, its link to the cluster (design §3, §9)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from looseleaf import devices
+from looseleaf.checkpoint.manifest import Manifest
+from looseleaf.checkpoint.tracker import StateTracker
+from looseleaf.errors import Conflict, LooseLeafError, Unavailable
+from looseleaf.ids import Epoch, SessionId, Version, new_execution_id, new_session_id
+from looseleaf.kernel.commit_policy import CommitPolicy
+from looseleaf.kernel.link import DaemonLink, Welcome
+from looseleaf.kernel.live_facts import LiveFacts
+from looseleaf.kernel.needs import refuse_device_reads, refuse_unsaved, stubs_to_load
+from looseleaf.kernel.run_log import RunLog
+from looseleaf.kernel.threads import LeftThreads
+from looseleaf.kernel_config import KernelConfig
+from looseleaf.protocol import fields
+from looseleaf.protocol.frames import Message
+from looseleaf.protocol.state_io import LinkStateIO
+from looseleaf.protocol.threaded import ThreadedLink
+from looseleaf.recipe.name_facts import NameFacts
+from looseleaf.recipe.recipe import Recipe
+
+log = logging.getLogger("looseleaf.kernel")
+
+
+async def on_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """Runs blocking work on a thread, so that the main thread keeps serving messages."""
+    return await asyncio.get_running_loop().run_in_executor(None, function, *args)
+
+
+class KernelSession:
+    """State, log and link of one notebook. Used on the kernel's main thread unless a method says otherwise."""
+
+    def __init__(self, namespace: dict[str, Any], hidden: Callable[[str], bool], config: KernelConfig) -> None:
+        # A session that was named is continued; else a restarted kernel begins an empty one, as people expect.
+        chosen = os.environ.get("LOOSELEAF_SESSION", "")
+        self._continues = bool(chosen)
+        self.session_id = SessionId(chosen) if chosen else new_session_id()
+        self.title = os.environ.get("JPY_SESSION_NAME", "")
+        self.config = config
+        self.runs = RunLog()
+        self.commits = CommitPolicy()
+        self.threads = LeftThreads()
+        self.tracker: StateTracker | None = None
+        self._namespace = namespace
+        self._hidden = hidden
+        self._on_event: Callable[[Message], None] = lambda _message: None
+        self._link = DaemonLink(config, self._pass_event)
+        # One conversation about the log at a time, from whichever thread.
+        self._log_lock = threading.Lock()
+        self._devices: tuple[object, ...] = ()
+        self._io: LinkStateIO | None = None
+
+    def listen(self, on_event: Callable[[Message], None]) -> None:
+        """Who gets the events of the running cell; called on the link's reader thread."""
+        self._on_event = on_event
+
+    def _pass_event(self, message: Message) -> None:
+        self._on_event(message)
+
+    # -- the cluster -----------------------------------------------------------------------------------
+
+    def connect(self) -> ThreadedLink:
+        """The link to the daemon. Raises Unavailable `NO_CLUSTER`."""
+        link, new = self._link.connect(self.session_id, self.title)
+        if new:
+            try:
+                self._joined(link)
+            except BaseException:
+                # Half joined is not joined: the next try begins anew.
+                self._link.close()
+                raise
+        return link
+
+    def try_connect(self) -> bool:
+        """Whether there is a cluster; never raises."""
+        try:
+            self.connect()
+        except LooseLeafError as error:
+            log.info("no_cluster %s", error)
+            return False
+        return True
+
+    def _joined(self, link: ThreadedLink) -> None:
+        welcome = self._link.welcome
+        assert welcome is not None
+        self.session_id = SessionId(welcome.session_id)
+        self._install_devices(welcome)
+        io = LinkStateIO(link)
+        if self.tracker is None:
+            self.tracker = StateTracker(
+                self._namespace, io, session_id=self.session_id, epoch=Epoch(welcome.epoch), hidden=self._hidden
+            )
+            if welcome.version and self._continues:
+                self._take_head()
+        else:
+            self.tracker.rebind(io, Epoch(welcome.epoch))
+            self._close_io()
+            if welcome.version != self.tracker.version:
+                self._take_head()
+        self._io = io
+        self.runs.acknowledged(1)
+        log.info("joined session=%s host=%s version=%s", self.session_id, welcome.host_id, welcome.version)
+
+    def _close_io(self) -> None:
+        if self._io is not None:
+            self._io.close()
+            self._io = None
+
+    def _install_devices(self, welcome: Welcome) -> None:
+        wanted = (welcome.device, welcome.gpus, welcome.gpu_memory_bytes)
+        if wanted == self._devices:
+            return
+        if welcome.gpu_memory_bytes:
+            devices.install("kernel", welcome.device, welcome.gpus, memory_bytes=welcome.gpu_memory_bytes)
+        else:
+            devices.install("kernel", welcome.device, welcome.gpus)
+        self._devices = wanted
+
+    @property
+    def version(self) -> Version:
+        """The newest version that this kernel knows, 0 before the first."""
+        return self.tracker.version if self.tracker is not None else Version(0)
+
+    @property
+    def epoch(self) -> Epoch:
+        """The epoch in which this kernel owns the session."""
+        return self.tracker.epoch if self.tracker is not None else Epoch(0)
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """Its manifest; None before the first version."""
+        return self.tracker.manifest if self.tracker is not None and self.tracker.version else None
+
+    def facts(self) -> Mapping[str, NameFacts]:
+        """What is known of every live name, live values and stubs alike; loads nothing."""
+        return LiveFacts(self._namespace, self._hidden, self.manifest)
+
+    # -- commits ---------------------------------------------------------------------------------------
+
+    def changed(self) -> None:
+        """State may have changed."""
+        self.commits.changed(time.monotonic())
+
+    def commit_delay_s(self) -> float:
+        """The time in seconds after which an idle kernel commits."""
+        return self.commits.delay_s(time.monotonic())
+
+    def commit(self) -> None:
+        """Saves what changed since the last commit; does nothing if nothing can have.
+
+        Raises the store's or the daemon's error; the state then stays uncommitted and is saved with the next commit.
+        """
+        if self.tracker is None or self._link.live is None or not (self.commits.pending or self.threads.alive()):
+            return
+        began_s = time.monotonic()
+        try:
+            report = self.tracker.save(new_execution_id(), "cpu")
+        except Conflict:
+            # A worker's commit that this kernel has not heard of, as after a lost connection.
+            self._take_head()
+            report = self.tracker.save(new_execution_id(), "cpu")
+        self.commits.committed()
+        log.info(
+            "committed version=%s dirty=%s/%s ms=%.1f",
+            report.version, report.dirty_regions, report.total_regions, (time.monotonic() - began_s) * 1000,
+        )  # fmt: skip
+
+    def commit_quietly(self) -> None:
+        """As `commit`, for times when nobody waits for it; a failure is logged and tried again with the next one."""
+        try:
+            self.commit()
+        except LooseLeafError as error:
+            log.warning("commit_failed %s", error)
+        except Exception:
+            # On the event loop nobody else would see it, and the notebook must not.
+            log.exception("commit_failed")
+
+    def _take_head(self) -> None:
+        assert self.tracker is not None
+        _head, manifest = self.tracker.io.manifest(Version(0))
+        if manifest is not None:
+            self.tracker.advance(manifest)
+
+    def take_version(self, version: int) -> None:
+        """Takes over what a worker committed: names that it changed become stubs here (design §3, two copies)."""
+        if self.tracker is None or version == self.tracker.version:
+            return
+        _head, manifest = self.tracker.io.manifest(Version(version))
+        if manifest is not None:
+            self.tracker.advance(manifest)
+
+    # -- before a cell ---------------------------------------------------------------------------------
+
+    def ready_for_cpu(self, recipe: Recipe) -> None:
+        """Brings the stubs that a CPU cell reads into memory.
+
+        Raises PreconditionFailed `CUDA_IN_CPU_CELL` if one holds more GPU memory than the kernel may read,
+        `UNSAVED_VARIABLE` if one was never saved, or the store's error.
+        """
+        manifest = self.manifest
+        if self.tracker is None or manifest is None:
+            return
+        stubs = set(self.tracker.stub_names())
+        refuse_unsaved(manifest, [name for name in recipe.names if name in stubs])
+        self._load(stubs_to_load(recipe, stubs, manifest, self.config.small_read_bytes_max), manifest)
+
+    def load(self, names: Iterable[str]) -> None:
+        """Brings those of `names` that are stubs into memory. Raises as `ready_for_cpu`."""
+        manifest = self.manifest
+        if self.tracker is not None and manifest is not None:
+            stubs = set(self.tracker.stub_names())
+            self._load([name for name in names if name in stubs and name in manifest.roots], manifest)
+
+    def _load(self, names: list[str], manifest: Manifest) -> None:
+        if names:
+            refuse_device_reads(manifest, names, self.config.small_read_bytes_max)
+            self.connect()
+            assert self.tracker is not None
+            self.tracker.materialise(names)
+
+    def ready_for_gpu(self, recipe: Recipe) -> None:
+        """Refuses a GPU cell that needs what could not be saved. Raises PreconditionFailed `UNSAVED_VARIABLE`."""
+        if (manifest := self.manifest) is not None:
+            refuse_unsaved(manifest, recipe.names)
+
+    # -- the frontend ----------------------------------------------------------------------------------
+
+    async def fence(self) -> None:
+        """After a worker was lost: nothing that it may still send is accepted any more, and the store's head counts."""
+        link = self.connect()
+        assert self.tracker is not None
+        body = await on_thread(self._raise_epoch, link)
+        self.tracker.epoch = Epoch(fields.integer(body, "epoch"))
+        self.take_version(fields.integer(body, "version"))
+
+    def _raise_epoch(self, link: ThreadedLink) -> Message:
+        body, _fds = link.request("raise_epoch", {}, timeout_s=self.config.request_timeout_s)
+        return body
+
+    def send_log(self, link: ThreadedLink) -> None:
+        """Hands the frontend all runs that it lacks. From any thread. Raises the frontend's error."""
+        with self._log_lock:
+            while part := self.runs.unsent():
+                body, _fds = link.request("record_runs", {"runs": part}, timeout_s=self.config.request_timeout_s)
+                self.runs.acknowledged(fields.integer(body, "next_sequence"))
+
+    def resend_log(self, link: ThreadedLink) -> None:
+        """After `SESSION_LOG_STALE`: learns what the frontend has and sends the rest. From any thread."""
+        body, _fds = link.request("record_runs", {"runs": []}, timeout_s=self.config.request_timeout_s)
+        self.runs.acknowledged(fields.integer(body, "next_sequence"))
+        self.send_log(link)
+
+    def prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Has a cell prepared before Run. Blocks; from any thread but the main one. Raises LooseLeafError."""
+        link = self._link.current
+        if link is None or self.tracker is None:
+            raise Unavailable("NO_CLUSTER", "no LooseLeaf cluster is connected; nothing was prepared")
+        self.send_log(link)
+        body = {
+            "cell_id": fields.text(message, "cell_id", ""), "source": fields.text(message, "source"),
+            "device_override": fields.text(message, "device_override", ""), "log_length": self.runs.length,
+            "edit_sequence": fields.integer(message, "edit_sequence", 0),
+        }  # fmt: skip
+        try:
+            reply, _fds = link.request("prepare", body, timeout_s=self.config.request_timeout_s)
+        except LooseLeafError as error:
+            if error.reason != "SESSION_LOG_STALE":
+                raise
+            self.resend_log(link)
+            reply, _fds = link.request("prepare", body, timeout_s=self.config.request_timeout_s)
+        return {key: value for key, value in reply.items() if key not in ("t", "id")}
+
+    def close(self) -> None:
+        """Commits what is left, then leaves the cluster."""
+        self.commit_quietly()
+        self._link.close()
+        self._close_io()
