@@ -50,7 +50,8 @@ def register_device_magics(shell: InteractiveShell) -> None:
 
 def _run_body(shell: InteractiveShell, cell: str) -> Any:
     """Runs `cell` in the person's namespace; the value of a last expression is the magic's, errors are the cell's."""
-    tree = ast.parse(shell.transform_cell(cell))
+    transform: Any = shell.transform_cell
+    tree = ast.parse(transform(cell))
     name = shell.compile.cache(cell, shell.execution_count)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, name, "exec"), shell.user_ns)

@@ -31,7 +31,8 @@ from looseleaf.worker.streams import OutputRelay, OutStream
 
 log = logging.getLogger("looseleaf.worker")
 
-FLUSH_AT_EXIT_S: Final = 2.0
+# Longest wait for a slow daemon when a cell flushes its output, or at the end.
+FLUSH_LIMIT_S: Final = 2.0
 
 
 class WorkerRuntime:
@@ -52,7 +53,7 @@ class WorkerRuntime:
         self._anonymous_bytes_at_birth = anonymous_bytes()
         self._inbox: SimpleQueue[Message] = SimpleQueue()
         self._link = ThreadedLink(channel, self._take_event, self._take_request, self._leave)
-        self._relay = OutputRelay(self._send_output)
+        self._relay = OutputRelay(self._send_output, lambda: self._link.flush(FLUSH_LIMIT_S))
         self._raw = RawOutput(self._relay)
         self._interaction = Interaction(self._ask)
         self._runner = CellRunner(shell)
@@ -96,7 +97,7 @@ class WorkerRuntime:
         if message["t"] == "shutdown":
             # Also while a cell runs: the daemon knows what it gives up.
             self._link.reply(message["id"], {})
-            self._link.flush(FLUSH_AT_EXIT_S)
+            self._link.flush(FLUSH_LIMIT_S)
             os._exit(0)
         self._inbox.put(message)
 

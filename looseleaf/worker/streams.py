@@ -31,11 +31,13 @@ SendOutput = Callable[[dict[str, Any]], None]
 class OutputRelay:
     """Collects stream text and sends output messages by `send`, which may block while the daemon is behind.
 
+    `wait_until_sent` returns once what was sent has left this process: what a cell flushes must survive its crash.
     Thread-safe. Text waits for at most `FLUSH_INTERVAL_S`; any other message sends the text before it first.
     """
 
-    def __init__(self, send: SendOutput) -> None:
+    def __init__(self, send: SendOutput, wait_until_sent: Callable[[], object] = lambda: None) -> None:
         self._send = send
+        self.wait_until_sent = wait_until_sent
         # RLock: a signal handler may print while the main thread is inside.
         self._lock = threading.RLock()
         self._chunks: list[tuple[str, str]] = []
@@ -89,6 +91,8 @@ class OutputRelay:
         while True:
             self._wake.get()
             time.sleep(FLUSH_INTERVAL_S)
+            while not self._wake.empty():  # of text that has left meanwhile
+                self._wake.get()
             self.flush()
 
 
@@ -147,6 +151,7 @@ class OutStream(io.TextIOBase):
     def flush(self) -> None:
         if self._relay is not None and os.getpid() == self._pid:
             self._relay.flush()
+            self._relay.wait_until_sent()
 
     def close(self) -> None:
         """Does nothing: a cell that closes its stdout must not silence the ones after it."""

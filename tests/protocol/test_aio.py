@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+from collections.abc import Callable
 
 import pytest
 
@@ -14,6 +15,13 @@ from looseleaf.units import MIB
 
 Pair = tuple[socket.socket, socket.socket]
 LIMIT_S = 20
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Lets the loop work until `condition` holds."""
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():  # noqa: ASYNC110 - the channel has no event for its insides
+            await asyncio.sleep(0)
 
 
 async def test_async_channel_passes_messages_and_fds_both_ways(pair: Pair) -> None:
@@ -43,8 +51,7 @@ async def test_async_channel_slow_peer_holds_the_sender_back(pair: Pair) -> None
             sent += 1
 
     task = asyncio.ensure_future(send_all())
-    while left.outgoing_bytes <= OUTGOING_BYTES_MAX:
-        await asyncio.sleep(0)
+    await until(lambda: left.outgoing_bytes > OUTGOING_BYTES_MAX)
     assert sent < 40
     assert left.outgoing_bytes <= OUTGOING_BYTES_MAX + 2 * MIB
     right = AsyncChannel(pair[1])
@@ -63,8 +70,7 @@ async def test_async_channel_nobody_takes_messages_stops_reading_at_the_limit(pa
     total = INCOMING_MESSAGES_MAX * 3
     for number in range(total):
         await left.send({"t": "x", "number": number})
-    while len(right._incoming) < INCOMING_MESSAGES_MAX:
-        await asyncio.sleep(0)
+    await until(lambda: len(right._incoming) >= INCOMING_MESSAGES_MAX)
     assert len(right._incoming) == INCOMING_MESSAGES_MAX
     for number in range(total):
         assert (await asyncio.wait_for(right.recv(), LIMIT_S))[0]["number"] == number
@@ -93,8 +99,7 @@ async def test_async_channel_peer_gone_wakes_a_waiting_sender(pair: Pair) -> Non
             await left.send({"t": "x", "data": bytes(MIB)})
 
     task = asyncio.ensure_future(send_all())
-    while left.outgoing_bytes <= OUTGOING_BYTES_MAX:
-        await asyncio.sleep(0)
+    await until(lambda: left.outgoing_bytes > OUTGOING_BYTES_MAX)
     pair[1].close()
     with pytest.raises(Unavailable):
         await asyncio.wait_for(task, LIMIT_S)
@@ -113,8 +118,7 @@ async def test_async_channel_nonsense_from_the_peer_raises_and_ends_it(pair: Pai
 async def test_async_channel_close_closes_fds_that_nobody_took(pair: Pair) -> None:
     left, right = Channel(pair[0]), AsyncChannel(pair[1])
     left.send({"t": "x"}, [0, 1])
-    while not right._incoming:
-        await asyncio.sleep(0)
+    await until(lambda: bool(right._incoming))
     right.close()
     left.close()
 

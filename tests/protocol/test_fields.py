@@ -17,7 +17,8 @@ MESSAGE: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("reader", "key", "value"),
     [
-        (fields.text, "text", "a"), (fields.integer, "int", 3), (fields.number, "float", 1.5), (fields.number, "int", 3.0),
+        (fields.text, "text", "a"), (fields.integer, "int", 3), (fields.number, "float", 1.5),
+        (fields.number, "int", 3.0),
         (fields.boolean, "bool", True), (fields.data, "bytes", b"x"), (fields.mapping, "map", {"a": 1}),
         (fields.sequence, "list", ["a"]), (fields.texts, "list", ["a"]), (fields.integers, "numbers", [1, 2]),
     ],

@@ -269,7 +269,9 @@ def test_threaded_link_slow_peer_bounds_what_waits(pair: tuple[socket.socket, so
     peer.close()
 
 
-def test_threaded_link_in_a_forked_child_is_dead_and_the_parents_lives(peer_and_socket: tuple[Peer, socket.socket]) -> None:
+def test_threaded_link_in_a_forked_child_is_dead_and_the_parents_lives(
+    peer_and_socket: tuple[Peer, socket.socket],
+) -> None:
     link = ThreadedLink(Channel(peer_and_socket[1])).start()
     assert link.request("echo", {"value": 1})[0] == {"value": 1}
     pid = os.fork()

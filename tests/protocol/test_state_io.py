@@ -50,7 +50,10 @@ class Daemon:
         self._thread.start()
 
     def _handler(self, name: str) -> Callable[[dict[str, Any], list[int]], Any]:
-        return lambda message, fds: self.overrides.get(name, getattr(self, f"on_{name}"))(message, fds)
+        def handle(message: dict[str, Any], fds: list[int]) -> Any:
+            return self.overrides.get(name, getattr(self, f"on_{name}"))(message, fds)
+
+        return handle
 
     def _serve(self) -> None:
         try:
@@ -83,7 +86,8 @@ class Daemon:
         return {"version": 1, "durable": False}
 
     def on_manifest(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        return {"version": 3, "epoch": 2, "durable_version": 1, "manifest": None if message["known_version"] == 3 else b"m"}
+        manifest = None if message["known_version"] == 3 else b"m"
+        return {"version": 3, "epoch": 2, "durable_version": 1, "manifest": manifest}
 
     def on_fetch_units(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         return {"units": [[h, self.units[h]] for h in message["hashes"][:2] if h in self.units]}
@@ -109,7 +113,9 @@ class Daemon:
 
 
 @pytest.fixture(params=["blocking", "threaded"])
-def both(request: pytest.FixtureRequest, pair: tuple[socket.socket, socket.socket]) -> Iterator[tuple[Daemon, LinkStateIO]]:
+def both(
+    request: pytest.FixtureRequest, pair: tuple[socket.socket, socket.socket]
+) -> Iterator[tuple[Daemon, LinkStateIO]]:
     daemon = Daemon(pair[0])
     channel = Channel(pair[1])
     link = BlockingLink(channel) if request.param == "blocking" else ThreadedLink(channel).start()
@@ -171,7 +177,7 @@ def test_put_regions_length_that_does_not_fit_the_bytes_is_refused(both: tuple[D
 
 
 def test_have_regions_reports_each_missing_region_once(both: tuple[Daemon, LinkStateIO]) -> None:
-    daemon, io = both
+    _, io = both
     io.put_regions([region(1)])
     assert io.have_regions([region(n)[0] for n in (2, 1, 3, 2)]) == [0, 2]
 
@@ -202,7 +208,9 @@ def test_map_regions_of_nothing_is_empty(both: tuple[Daemon, LinkStateIO]) -> No
         ({"segments": [1], "places": [[1, -4096]]}, 1), ({"segments": "x", "places": []}, 1), ({}, 1),
     ],
 )
-def test_map_regions_nonsense_reply_is_refused(both: tuple[Daemon, LinkStateIO], body: dict[str, Any], fds: int) -> None:
+def test_map_regions_nonsense_reply_is_refused(
+    both: tuple[Daemon, LinkStateIO], body: dict[str, Any], fds: int
+) -> None:
     daemon, io = both
     daemon.overrides["map_regions"] = lambda message, _: Reply(body, [daemon.ring] * fds)
     with pytest.raises(InvalidArgument):
@@ -218,8 +226,13 @@ def test_have_regions_nonsense_reply_is_refused(both: tuple[Daemon, LinkStateIO]
 
 @pytest.mark.parametrize(
     ("body", "fds"),
-    [({"size_bytes": REGION_BYTES, "slot_bytes": REGION_BYTES}, 0), ({"size_bytes": 1 << 40, "slot_bytes": REGION_BYTES}, 1),
-     ({"size_bytes": REGION_BYTES, "slot_bytes": 4096}, 1), ({"size_bytes": 10, "slot_bytes": REGION_BYTES}, 1), ({}, 1)],
+    [
+        ({"size_bytes": REGION_BYTES, "slot_bytes": REGION_BYTES}, 0),
+        ({"size_bytes": 1 << 40, "slot_bytes": REGION_BYTES}, 1),
+        ({"size_bytes": REGION_BYTES, "slot_bytes": 4096}, 1),
+        ({"size_bytes": 10, "slot_bytes": REGION_BYTES}, 1),
+        ({}, 1),
+    ],
 )
 def test_ring_nonsense_reply_is_refused(both: tuple[Daemon, LinkStateIO], body: dict[str, Any], fds: int) -> None:
     daemon, io = both
