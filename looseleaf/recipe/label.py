@@ -44,8 +44,8 @@ def decide_label(facts: CellFacts, closure: Closure, view: SessionView, *, devic
     """The label of a parsed cell. A magic in the text overrules the cell's metadata, both overrule the code."""
     override = facts.override or device_override
     if override in ("gpu", "cpu"):
-        source = f"%%{override}" if facts.override else "the cell's settings"
-        return Label(DeviceLabel(override), f"{source} asks for the {override.upper()}.", 1.0)
+        asks = f"%%{override} asks" if facts.override else "The cell's settings ask"
+        return Label(DeviceLabel(override), f"{asks} for the {override.upper()}.", 1.0)
     if facts.parsed and not facts.tree.body and not facts.shell:
         return Label(DeviceLabel.CPU, "It runs no Python.", 0.99)
     small = _small_reads(facts, closure, view)

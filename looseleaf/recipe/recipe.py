@@ -153,6 +153,8 @@ def analyze(
     own_files = [*log.written_files, *(path for path, _ in facts.files)]
     local = first_match(local_module, written_modules(own_files))
     imports = import_closure(facts, closure, view, local)
+    # A module that is patched is not a variable that changed.
+    touched = {name for name in facts.touched & view.live if not view.is_import(name)}
     closure_bytes, device_bytes = _payload_bytes(names, view)
     recipe = Recipe(
         cell_id=cell_id,
@@ -166,7 +168,7 @@ def analyze(
         confidence=round(label.confidence, 3),
         dynamic=bool(closure.dynamic),
         partial=partial,
-        defines=tuple(sorted(facts.defines | facts.imports | closure.writes | (facts.touched & view.live))),
+        defines=tuple(sorted(facts.defines | facts.imports | closure.writes | touched)),
         gpu_count=facts.gpu_count,
         closure_bytes=closure_bytes,
         device_bytes=device_bytes,
