@@ -65,12 +65,14 @@ class EmulatedBackend:
             patches.set_where_same(CUDA_MODULES, name, answer if isinstance(answer, type) else named(answer, name))
         for name, answer in accelerator_memory_answers(gpus).items():
             if name in vars(torch.accelerator):
-                patches.set(torch.accelerator, name, answer)
-        patches.set(torch.accelerator, "synchronize", lambda device=None: gpus.touch())
-        patches.set(torch.accelerator, "current_stream", streams.current)
-        generators = tuple(DefaultGenerator(gpus, index) for index in range(gpus.count))
-        patches.set(torch.cuda, "default_generators", generators)
+                patches.set(torch.accelerator, name, named(answer, name))
+        patches.set(torch.accelerator, "synchronize", named(lambda device=None: gpus.touch(), "synchronize"))
+        patches.set(torch.accelerator, "current_stream", named(streams.current, "current_stream"))
+        patches.set(torch.cuda, "default_generators", self._default_generators())
         patch_threads(self.ensure_thread, self.leave_thread, patches)
+
+    def _default_generators(self) -> tuple[DefaultGenerator, ...]:
+        return tuple(DefaultGenerator(self.gpus, index) for index in range(self.gpus.count))
 
     def close(self) -> None:
         """torch as it was; other threads that are in the mode pass through it."""
@@ -120,6 +122,7 @@ class EmulatedBackend:
     def attach(self, gpus: Sequence[int], delays: bool = False) -> None:
         self.gpus.delays = delays
         self.gpus.resize(len(gpus))
+        torch.cuda.default_generators = self._default_generators()
         self.gpus.open_context()
 
     def resident_bytes(self) -> dict[str, int]:

@@ -35,6 +35,10 @@ copy_ _foreach_copy_ set_ type_as __setitem__ index_put_ index_put tensor_split 
 broadcast_tensors expand_as view_as reshape_as resize_as_ result_type _pad_packed_sequence
 lstm gru rnn_tanh rnn_relu swap_tensors register_hook __deepcopy__ _has_compatible_shallow_copy_type
 """
+# CUDA refuses host tensors without dimensions here too; elsewhere they count as numbers.
+_NO_HOST_SCALARS = """
+cat concat concatenate stack hstack vstack dstack column_stack row_stack
+"""
 # Draws from the device's generator.
 _RANDOM = """
 rand randn randint randperm normal bernoulli multinomial poisson binomial rand_like randn_like randint_like
@@ -89,6 +93,7 @@ _ALL = (torch.Tensor, torch, _F, _VF, torch._C._nn, torch.special, torch.linalg)
 METADATA: frozenset[Any] = _resolve(_METADATA, _TENSOR_AND_TORCH)
 VIEWS: frozenset[Any] = _resolve(_VIEWS, _TENSOR_AND_TORCH)
 MIXED_ALLOWED: frozenset[Any] = _resolve(_MIXED_ALLOWED, _ALL)
+NO_HOST_SCALARS: frozenset[Any] = _resolve(_NO_HOST_SCALARS, (torch,))
 RANDOM: frozenset[Any] = _resolve(_RANDOM, (*_ALL, _INIT))
 CONVOLUTIONS: frozenset[Any] = _resolve(_CONVOLUTIONS, (torch, _F))
 AUTOCAST_FLOAT32: frozenset[Any] = _resolve(_AUTOCAST_FLOAT32, _ALL)

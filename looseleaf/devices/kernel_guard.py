@@ -24,7 +24,7 @@ from looseleaf.devices.memory import accelerator_memory_answers, memory_answers,
 from looseleaf.devices.mode import Handler, VirtualDeviceMode
 from looseleaf.devices.moves import Moves
 from looseleaf.devices.patches import PatchSet
-from looseleaf.devices.queries import CUDA_MODULES, named, patch_queries
+from looseleaf.devices.queries import CUDA_MODULES, named, patch_queries, standing_in
 from looseleaf.devices.requests import HOST
 from looseleaf.devices.storages import patch_class_defaults, patch_serialization, patch_storages
 from looseleaf.devices.streams import StreamRegistry
@@ -59,8 +59,8 @@ def refuse(what: str) -> NoReturn:
 
 
 def refusing(name: str) -> Callable[..., Any]:
-    """A function called `name` that only refuses."""
-    return named(lambda *args, **kwargs: refuse(name), name)
+    """A function that only refuses, saying `name`."""
+    return named(lambda *args, **kwargs: refuse(name), name.rpartition(".")[2])
 
 
 class _ReadMode(VirtualDeviceMode):
@@ -93,7 +93,9 @@ class _ReadMode(VirtualDeviceMode):
             self._refuse_device(func, value)
         return func(*args, **kwargs)
 
-    def construct(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: Any) -> Any:
+    def construct(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: Any, from_tensors: bool = True
+    ) -> Any:
         return self.call(func, args, kwargs)
 
     def _refuse_device(self, func: Any, value: Any) -> None:
@@ -152,13 +154,14 @@ class KernelBackend:
         patch_legacy(patches, lambda *args, **kwargs: refuse("a torch.cuda tensor type"))
         names = {*memory_answers(gpus), *work_answers(gpus), *_REFUSED}
         for name in sorted(names):
-            if any(name in vars(module) for module in CUDA_MODULES):
-                patches.set_where_same(CUDA_MODULES, name, refusing(f"torch.cuda.{name}"))
+            if hasattr(torch.cuda, name):
+                stand_in = standing_in(getattr(torch.cuda, name), name, refusing(f"torch.cuda.{name}"))
+                patches.set_where_same(CUDA_MODULES, name, stand_in)
         # Optimizers ask for the current stream before every step, on CPUs too: an answer, not a use.
         streams = StreamRegistry(gpus)
         for name, answer in streams.answers().items():
-            patches.set_where_same(CUDA_MODULES, name, answer)
-        patches.set(torch.accelerator, "current_stream", streams.current)
+            patches.set_where_same(CUDA_MODULES, name, named(answer, name))
+        patches.set(torch.accelerator, "current_stream", named(streams.current, "current_stream"))
         for name in (*accelerator_memory_answers(gpus), "synchronize", "set_stream"):
             if name in vars(torch.accelerator):
                 patches.set(torch.accelerator, name, refusing(f"torch.accelerator.{name}"))

@@ -39,15 +39,17 @@ _EMPTY: dict[str, Any] = {}
 class Scan:
     """What the arguments of one call hold."""
 
-    __slots__ = ("host", "index", "other")
+    __slots__ = ("any", "host", "index", "other", "scalar")
 
     def __init__(self) -> None:
+        self.any = False  # there was a tensor at all
         self.index: int | None = None  # the first virtual device met
         self.other: int | None = None  # a second one, if there is one
         self.host: Any = None  # a host tensor with dimensions, which CUDA would not take beside device tensors
+        self.scalar: Any = None  # a host tensor without dimensions, which it takes nearly everywhere
 
     def add(self, value: Any) -> None:
-        """Look at one argument, and into lists, tuples and dicts of them."""
+        """Look at one argument, and into lists and tuples of them."""
         kind = type(value)
         if kind is Tensor or kind is Parameter:
             self._tensor(value)
@@ -57,13 +59,19 @@ class Scan:
             self._tensor(value)
         elif isinstance(value, (list, tuple)):
             for item in value:
-                if type(item) not in _PLAIN:
+                kind = type(item)
+                if kind is Tensor or kind is Parameter:
+                    self._tensor(item)
+                elif kind not in _PLAIN:
                     self.add(item)
 
     def _tensor(self, tensor: Any) -> None:
+        self.any = True
         index = index_of(tensor)
         if index is None:
-            if self.host is None and tensor.dim() > 0:
+            if tensor.dim() == 0:
+                self.scalar = tensor
+            elif self.host is None:
                 self.host = tensor
         elif self.index is None:
             self.index = index
@@ -106,7 +114,7 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
             for value in kwargs.values():
                 add(value)
             if kwargs.get("device") is not None:
-                return self.construct(func, args, kwargs, kwargs["device"])
+                return self.construct(func, args, kwargs, kwargs["device"], scan.any)
             if kwargs.get("pin_memory"):
                 return self._construct_pinned(func, args, kwargs)
         index = scan.index
@@ -114,15 +122,17 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
             if func in functions.CONSTRUCTORS:
                 device = default_device()
                 if device is not None:
-                    return self.construct(func, args, kwargs, device)
+                    return self.construct(func, args, kwargs, device, scan.any)
             return func(*args, **kwargs)
+        if scan.scalar is not None and func in functions.NO_HOST_SCALARS:
+            scan.host = scan.scalar
         if scan.other is not None or scan.host is not None:
             self._check_mixed(func, args, scan)
         self.use()
         result = self.run(func, args, kwargs, index)
         kind = type(result)
         if kind is Tensor:
-            if scan.host is None:
+            if scan.host is None and scan.scalar is None:
                 tag_tensor(self.gpus, result, index)
             else:
                 self.adopt(result, index, args)
@@ -161,8 +171,10 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
                 raise
             raise torch.OutOfMemoryError(f"CUDA out of memory. (This virtual GPU's host: {error})") from error
 
-    def construct(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: Any) -> Any:
-        """A call that says on which device its result shall be."""
+    def construct(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: Any, from_tensors: bool = True
+    ) -> Any:
+        """A call that says on which device its result shall be; `from_tensors`: it has tensors as arguments."""
         __tracebackhide__ = True
         target = requested(self.gpus, device)
         if target == ELSEWHERE:
@@ -175,6 +187,9 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
             self.use()
             generators.check_generator(kwargs.get("generator"), on_device=True)
             result = self.run(func, args, kwargs, target)
+            if type(result) is Tensor and not from_tensors and not pinned:
+                tag_tensor(self.gpus, result, target)
+                return result
         return self._settle(result, target, args, kwargs, pinned)
 
     def _construct_pinned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

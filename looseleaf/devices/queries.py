@@ -137,7 +137,7 @@ def patch_queries(gpus: VirtualGpus, patches: PatchSet) -> None:
         if name in vars(torch.accelerator):
             patches.set(torch.accelerator, name, named(answer, name))
     patches.set(torch.version, "cuda", CUDA_VERSION)
-    patches.set(torch.backends.cuda, "is_built", lambda: True)
+    patches.set(torch.backends.cuda, "is_built", named(lambda: True, "is_built"))
     patches.set(torch.backends.cudnn, "is_available", lambda: True)
     patches.set(torch.backends.cudnn, "version", lambda: CUDNN_VERSION)
     # Layers ask this before they lay out weights for cuDNN, which is not there.
@@ -145,7 +145,24 @@ def patch_queries(gpus: VirtualGpus, patches: PatchSet) -> None:
 
 
 def named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """`function`, which gets the name that it stands in for if it has none, for tracebacks and help."""
-    if getattr(function, "__name__", "") == "<lambda>":
-        function.__name__ = function.__qualname__ = name
-    return function
+    """A function of its own that calls `function` and is called `name`, as in help and tracebacks.
+
+    Of its own, because torch.compile keys tables by the functions it finds and takes no function twice.
+    """
+
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    answer.__name__ = answer.__qualname__ = name
+    return answer
+
+
+def standing_in(original: Any, name: str, refuse: Callable[..., Any]) -> Any:
+    """What only refuses, in the place of `original`: a class stays a class, for torch checks against these."""
+    if not isinstance(original, type):
+        return named(refuse, name)
+
+    def new(cls: type, *args: Any, **kwargs: Any) -> Any:
+        return refuse(*args, **kwargs)
+
+    return type(name, (original,), {"__new__": new, "__module__": original.__module__})

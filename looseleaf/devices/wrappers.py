@@ -12,6 +12,7 @@ from typing import Any
 
 from looseleaf.devices.mode import Scan, VirtualDeviceMode
 from looseleaf.devices.patches import PatchSet
+from looseleaf.devices.queries import standing_in
 from looseleaf.devices.stack import on_stack
 from looseleaf.devices.tags import index_of
 from looseleaf.errors import Unsupported
@@ -27,9 +28,13 @@ def patch_wrappers(mode: VirtualDeviceMode, patches: PatchSet) -> None:
     _patch_scripts(mode, patches)
     _patch_compile(patches)
     _patch_data_parallel(mode, patches)
+    _patch_nested(mode, patches)
+    _patch_profiler(patches)
+    patches.set(torch.cuda.nvtx, "_nvtx", _NoRanges())
     for name in ("CUDAGraph", "graph", "make_graphed_callables", "cudart", "MemPool", "CUDAPluggableAllocator"):
         if hasattr(torch.cuda, name):
-            patches.set(torch.cuda, name, _refusal(f"torch.cuda.{name}"))
+            stand_in = standing_in(getattr(torch.cuda, name), name, _refusal(f"torch.cuda.{name}"))
+            patches.set(torch.cuda, name, stand_in)
 
 
 def _patch_grouping(patches: PatchSet) -> None:
@@ -128,6 +133,46 @@ def _patch_data_parallel(mode: VirtualDeviceMode, patches: PatchSet) -> None:
     patches.set(torch.nn.DataParallel, "forward", forward)
 
 
+def _patch_nested(mode: VirtualDeviceMode, patches: PatchSet) -> None:
+    """Nested tensors are made by a C++ function that asks no mode."""
+    nested = torch._C._nested
+    original = nested.nested_tensor
+
+    def nested_tensor(*args: Any, **kwargs: Any) -> Any:
+        device = kwargs.get("device")
+        if device is None or not on_stack(mode):
+            return original(*args, **kwargs)
+        host = [value.cpu() if isinstance(value, Tensor) else value for value in args[0]]
+        return mode.construct(original, (host, *args[1:]), kwargs, device)
+
+    patches.set(nested, "nested_tensor", nested_tensor)
+
+
+def _patch_profiler(patches: PatchSet) -> None:
+    """The profiler counts a virtual device's work as the CPU's, which it is; asked for CUDA, it finds none."""
+    recorder, session = torch.autograd.profiler.profile, torch.profiler.profiler._KinetoProfile
+    original_recorder, original_session = recorder.__init__, session.__init__
+
+    def start_recorder(self: Any, enabled: bool = True, *, use_device: Any = None, **kwargs: Any) -> None:
+        kwargs.pop("use_cuda", None)
+        original_recorder(self, enabled, use_device=None if use_device == "cuda" else use_device, **kwargs)
+
+    def start_session(self: Any, *, activities: Any = None, **kwargs: Any) -> None:
+        cuda = torch.profiler.ProfilerActivity.CUDA
+        wanted = None if activities is None else [one for one in activities if one != cuda]
+        original_session(self, activities=wanted, **kwargs)
+
+    patches.set(recorder, "__init__", start_recorder)
+    patches.set(session, "__init__", start_session)
+
+
+class _NoRanges:
+    """NVTX marks for a profiler that cannot be there."""
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *args, **kwargs: 0
+
+
 def _moved(value: Any, device: Any) -> Any:
     """All tensors of nested lists, tuples and dicts on `device`."""
     if isinstance(value, Tensor):
@@ -150,5 +195,4 @@ def _refusal(feature: str) -> Callable[..., Any]:
             feature=feature,
         )
 
-    refuse.__name__ = refuse.__qualname__ = feature.rpartition(".")[2]
     return refuse

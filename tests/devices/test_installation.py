@@ -22,7 +22,8 @@ _OWNERS = (
     torch.backends.cuda, torch.backends.cudnn, torch.Tensor, torch._C, torch._C._nn, torch.UntypedStorage,
     torch.autograd, torch.autograd.graph, torch.autograd.function.Function, torch.autograd.function.BackwardCFunction,
     torch.autograd.graph.saved_tensors_hooks, torch.serialization, torch._C.ScriptFunction, torch.jit.ScriptModule,
-    torch.jit.RecursiveScriptModule, torch.nn.DataParallel, threading.Thread,
+    torch.jit.RecursiveScriptModule, torch.nn.DataParallel, threading.Thread, torch.cuda.nvtx, torch._C._nested,
+    torch.autograd.profiler.profile, torch.profiler.profiler._KinetoProfile,
 )
 
 

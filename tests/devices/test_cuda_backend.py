@@ -1,0 +1,53 @@
+"""The seam over real CUDA, as far as a machine without a GPU shows it; the rest needs `-m gpu`."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from looseleaf import devices
+from looseleaf.devices.backend import DeviceState
+from looseleaf.devices.cuda_backend import CudaBackend
+
+
+def test_host_storages_are_seen_and_kept() -> None:
+    backend = CudaBackend()
+    storage = torch.arange(4, dtype=torch.uint8).untyped_storage()
+    assert backend.device_of(storage) == "cpu"
+    assert bytes(backend.host_view(storage)) == bytes(range(4))
+    assert backend.to_device(storage, "cpu") is storage
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without an NVIDIA GPU")
+def test_backend_before_attach_opens_no_context_and_keeps_state() -> None:
+    backend = CudaBackend()
+    assert isinstance(backend, devices.DeviceBackend)
+    assert backend.touched() is None
+    backend.reset_touch()
+    assert backend.resident_bytes() == {}
+    state = DeviceState(1, (bytes(16),))
+    backend.apply_device_state(state)
+    assert backend.device_state() == state
+    assert not torch.cuda.is_initialized()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU, or a torch without CUDA")
+def test_bytes_travel_to_the_device_and_back() -> None:
+    devices.install("worker", "cuda", 1)
+    try:
+        devices.attach([0])
+        backend = devices.backend()
+        assert devices.touched() is None
+        moved = backend.to_device(torch.arange(8, dtype=torch.uint8).untyped_storage(), "cuda:0")
+        assert backend.device_of(moved) == "cuda:0"
+        assert bytes(backend.host_view(moved)) == bytes(range(8))
+        assert devices.touched() is not None
+        assert devices.resident_bytes()["cuda:0"] >= 8
+        torch.cuda.manual_seed_all(5)
+        state = devices.device_state()
+        drawn = torch.rand(3, device="cuda")
+        devices.apply_device_state(state)
+        assert torch.equal(torch.rand(3, device="cuda"), drawn)
+    finally:
+        devices.uninstall()
