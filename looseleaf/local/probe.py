@@ -41,14 +41,14 @@ async def get_pool(scheduler_address: str, timeout_s: float = PROBE_TIMEOUT_S) -
         return await SchedulerServiceStub(channel).GetPool(scheduler_pb2.GetPoolRequest(), timeout_s=timeout_s)
 
 
-async def pool_problem(scheduler_address: str, host_ids: Sequence[str]) -> str:
-    """Empty if the scheduler is ready and lists all hosts as alive, else what is missing."""
+async def pool_problem(scheduler_address: str, host_ids: Sequence[str]) -> tuple[str, str]:
+    """What is missing until the scheduler is ready and lists all hosts as alive, and the host that lacks; or two ""."""
     try:
         pool = await get_pool(scheduler_address)
     except LooseLeafError as error:
-        return str(error)
+        return str(error), ""
     alive = {host.host.host_id for host in pool.hosts if host.liveness == "alive"}
     missing = sorted(set(host_ids) - alive)
     if missing:
-        return f"no heartbeat yet from {', '.join(missing)}"
-    return "" if pool.ready else "the scheduler has not finished its first round"
+        return f"the scheduler has no heartbeat of {', '.join(missing)}", missing[0]
+    return ("", "") if pool.ready else ("the scheduler has not finished its first round", "")

@@ -26,7 +26,7 @@ from typing import IO, Any, Final
 
 from looseleaf.errors import LooseLeafError
 from looseleaf.local import record as records
-from looseleaf.local.plan import SCHEDULER, ClusterPlan
+from looseleaf.local.plan import DAEMON_PREFIX, SCHEDULER, ClusterPlan
 from looseleaf.local.probe import is_serving, pool_problem
 from looseleaf.local.process import ServiceProcess, rotate_log
 from looseleaf.local.sweep import sweep
@@ -58,7 +58,7 @@ class Supervisor:
         self._run_dir = Path(plan.run_dir)
         self._stop = asyncio.Event()
         self._lifeline = os.pipe()
-        self._pool_missing = "the pool was not complete"
+        self._pool_problem = ("the pool is not complete", "")
         self._services = {spec.name: ServiceProcess(spec, plan, self._lifeline[0]) for spec in plan.services}
         self._record = records.ClusterRecord(
             cluster_id=plan.cluster_id, supervisor_pid=os.getpid(),
@@ -116,12 +116,10 @@ class Supervisor:
                 await self._wait_pool()
         except TimeoutError:
             late = [service for service in self._services.values() if service.record.state != "serving"]
-            name, path = (late[0].spec.name, late[0].spec.log) if late else self._pool_log()
-            missing = "did not answer" if late else self._pool_missing
-            raise StartFailedError(name, f"{missing} within {self.plan.start_timeout_s:g} s", path) from None
-
-    def _pool_log(self) -> tuple[str, str]:
-        return SCHEDULER, self._services[SCHEDULER].spec.log
+            why, host_id = ("it does not say SERVING", "") if late else self._pool_problem
+            culprit = late[0] if late else self._services[DAEMON_PREFIX + host_id if host_id else SCHEDULER]
+            text = f"after {self.plan.start_timeout_s:g} s {why}"
+            raise StartFailedError(culprit.spec.name, text, culprit.spec.log) from None
 
     async def _wait_serving(self, service: ServiceProcess) -> None:
         while not await is_serving(service.spec.address):
@@ -130,8 +128,9 @@ class Supervisor:
         service.record.state = "serving"
 
     async def _wait_pool(self) -> None:
-        while missing := await pool_problem(self._services[SCHEDULER].spec.address, self.plan.host_ids):
-            self._pool_missing = missing
+        address = self._services[SCHEDULER].spec.address
+        while (problem := await pool_problem(address, self.plan.host_ids)) != ("", ""):
+            self._pool_problem = problem
             self._check_alive()
             await asyncio.sleep(PROBE_INTERVAL_S)
 

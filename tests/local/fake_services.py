@@ -96,7 +96,8 @@ async def beat(service: Service[Any], stub: Any) -> None:
 
     config = service.config
     request = scheduler_pb2.HeartbeatRequest(
-        host={"host_id": config.host_id, "address": service.address}, gpu_count=config.gpus, device_kind=config.device)
+        host={"host_id": config.host_id, "address": service.address}, gpu_count=config.gpus, device_kind=config.device,
+        incarnation=str(os.getpid()))
     while True:
         try:
             await stub.Heartbeat(request, timeout_s=2)
