@@ -72,6 +72,10 @@ class LiveFacts(Mapping[str, NameFacts]):
             return facts_of_root(manifest, manifest.roots[name])
         if type(value) in _PLAIN:
             return NameFacts(type_name=type(value).__name__, type_module="builtins", flag=value, has_flag=True)
+        if type(value).__name__ == "device" and type(value).__module__ == "torch":
+            # Devices are followed as their strings: `.to(device)` decides where a cell runs.
+            modules = frozenset({"torch"})
+            return NameFacts("instance", "device", "torch", modules=modules, flag=str(value), has_flag=True)
         look = _Look(self._objects_left)
         look.at(value)
         self._objects_left = max(0, look.objects_left)

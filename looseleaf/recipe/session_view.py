@@ -48,10 +48,9 @@ class SessionView:
 
     def lookup(self, name: str) -> Value:
         """What the device walk may assume of `name`."""
-        value = self.log.lookup(name)
-        facts = self.recorded(name)
         if name not in self.live:
             return UNKNOWN
+        value, facts = self.log.lookup(name), self.recorded(name)
         if facts is None or value.path:
             return value
         return recorded_value(facts, value)
@@ -59,7 +58,8 @@ class SessionView:
 
 def recorded_value(facts: NameFacts, guess: Value) -> Value:
     """`guess` with what a header knows better."""
-    opaque = facts.type_module.partition(".")[0] in _OPAQUE_PACKAGES
+    packages = {module.partition(".")[0] for module in (facts.type_module, *facts.modules)}
+    opaque = not packages.isdisjoint(_OPAQUE_PACKAGES)
     resident = facts.device_bytes > 0 or (opaque and guess.resident)
     value = replace(guess, resident=resident, exact=not opaque)
     if facts.has_flag:

@@ -140,6 +140,18 @@ def test_label_recorded_flag_overrules_the_text(ask) -> None:
     assert ask(target, *cells, headers=headers).recipe.label == "gpu"
 
 
+def test_label_recorded_device_decides(ask) -> None:
+    headers = {"dev": NameFacts("instance", "device", "torch", flag="cpu", has_flag=True), "x": NameFacts()}
+    assert ask("x.to(dev)", headers=headers).recipe.label == "cpu"
+    headers["dev"] = NameFacts("instance", "device", "torch", flag="cuda:1", has_flag=True)
+    assert ask("x.to(dev)", headers=headers).recipe.label == "gpu"
+
+
+def test_label_device_memory_of_other_libraries_is_known_by_text_only(ask) -> None:
+    headers = {"p": NameFacts("value", "list", "builtins", modules=frozenset({"jaxlib._jax"}))}
+    assert ask("p[0] + 1", JAX, "p = [jnp.zeros(3)]", headers=headers).recipe.label == "gpu"
+
+
 @pytest.mark.parametrize(
     "text",
     [
