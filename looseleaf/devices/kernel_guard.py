@@ -47,6 +47,10 @@ clone __contains__ numpy __array__ __deepcopy__ is_nonzero
 """
 
 
+# What torch itself calls; a person never wrote it.
+_NAMES = {"torch.cuda._lazy_init": "a tensor or module on a CUDA device"}
+
+
 def refuse(what: str) -> NoReturn:
     """Raise the one error of this module."""
     raise PreconditionFailed(
@@ -60,7 +64,7 @@ def refuse(what: str) -> NoReturn:
 
 def refusing(name: str) -> Callable[..., Any]:
     """A function that only refuses, saying `name`."""
-    return named(lambda *args, **kwargs: refuse(name), name.rpartition(".")[2])
+    return named(lambda *args, **kwargs: refuse(_NAMES.get(name, name)), name.rpartition(".")[2])
 
 
 class _ReadMode(VirtualDeviceMode):

@@ -95,7 +95,6 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        __tracebackhide__ = True  # IPython leaves such frames out of a person's traceback
         if not self.live:
             return func(*args, **(kwargs or _EMPTY))
         handler = self.handlers.get(func)
@@ -105,7 +104,6 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
 
     def call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The rule for every function without one of its own."""
-        __tracebackhide__ = True
         scan = Scan()
         add = scan.add
         for value in args:
@@ -147,7 +145,6 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
 
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> Any:
         """Compute on the CPU what virtual device `index` would, with its generator and under its autocast."""
-        __tracebackhide__ = True
         if self.saving_hooks:
             self.running.call = (index, args)
         if func in functions.RANDOM and kwargs.get("generator") is None:
@@ -155,7 +152,6 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
         return self._compute(func, args, kwargs)
 
     def _compute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        __tracebackhide__ = True
         if _is_autocast_enabled("cuda"):
             from looseleaf.devices import autocast
 
@@ -163,7 +159,6 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
         return self._guarded(func, args, kwargs)
 
     def _guarded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        __tracebackhide__ = True
         try:
             return func(*args, **kwargs)
         except RuntimeError as error:
@@ -175,7 +170,6 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: Any, from_tensors: bool = True
     ) -> Any:
         """A call that says on which device its result shall be; `from_tensors`: it has tensors as arguments."""
-        __tracebackhide__ = True
         target = requested(self.gpus, device)
         if target == ELSEWHERE:
             return func(*args, **kwargs)
@@ -234,7 +228,6 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
 
     def _check_mixed(self, func: Any, args: tuple[Any, ...], scan: Scan) -> None:
         """Raise as CUDA does when one call gets tensors of several devices."""
-        __tracebackhide__ = True
         if func in functions.MIXED_ALLOWED or self._in_backward():
             # Inside a backward pass C++ hands out gradients that no mode has seen; they count as the device's.
             return

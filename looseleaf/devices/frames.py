@@ -1,0 +1,42 @@
+"""Taking our own frames out of a person's traceback: their cell and torch are what it should show.
+
+Loads no torch.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+
+_OURS = os.path.dirname(__file__) + os.sep
+# A chain of causes longer than this is cut here and shown as it is.
+CAUSES_MAX = 64
+
+
+def hide_device_frames(error: BaseException) -> None:
+    """Remove the frames of this package from `error` and from all that it was raised from, in place.
+
+    An error whose every frame is ours keeps them: it is our fault and must show where.
+    """
+    seen: set[int] = set()
+    waiting = [error]
+    while waiting and len(seen) < CAUSES_MAX:
+        one = waiting.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        kept = _without_ours(one.__traceback__)
+        if kept is not None:
+            one.__traceback__ = kept
+        waiting += [other for other in (one.__cause__, one.__context__) if other is not None]
+
+
+def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
+    frames = []
+    while traceback is not None:
+        if not traceback.tb_frame.f_code.co_filename.startswith(_OURS):
+            frames.append(traceback)
+        traceback = traceback.tb_next
+    for one, following in zip(frames, [*frames[1:], None], strict=True):
+        one.tb_next = following
+    return frames[0] if frames else None
