@@ -137,6 +137,7 @@ class Stream:
 
     def __init__(self, call: Any, peer: str, target: str) -> None:
         self._call = call
+        self._connected = False
         self._peer = peer
         self._target = target
 
@@ -152,7 +153,7 @@ class Stream:
         """Sends a message, waiting while the other side does not read; False if the call is over (read says why)."""
         try:
             with _translated(self._peer, self._target):
-                await self._call.wait_for_connection()
+                await self._connected_or_over()
                 if self._call.done():
                     return False
                 # Not self._call.write(): when the server has ended the call, that marks it INTERNAL on this side, and
@@ -164,6 +165,21 @@ class Stream:
             self._call.cancel()
             raise
         return True
+
+    async def _connected_or_over(self) -> None:
+        """gRPC's own wait for the connection never ends if the call is over before it, as by a closed channel."""
+        if self._connected or self._call.done():
+            return
+        over = asyncio.Event()
+        self._call.add_done_callback(lambda _call: over.set())
+        waits = [asyncio.ensure_future(self._call.wait_for_connection()), asyncio.ensure_future(over.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+            await asyncio.gather(*waits, return_exceptions=True)
+        self._connected = True
 
     async def done_writing(self) -> None:
         """Tells the other side that no message follows. Idempotent, also after the call's end."""

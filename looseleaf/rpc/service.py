@@ -143,7 +143,9 @@ class Service(Generic[C]):
         stop_metrics: Callable[[], None] | None = None
         try:
             self._server.bind()
-            registrations = await build(self)
+            registrations = await self._built(build)
+            if registrations is None:
+                return self.exit_code
             if self.config.metrics_port:
                 stop_metrics = serve_metrics(self.config.metrics_port, self.registry)
             await self._server.start(registrations)
@@ -157,6 +159,20 @@ class Service(Generic[C]):
                 stop_metrics()
         log.info("service_stopped", exit_code=self.exit_code)
         return self.exit_code
+
+    async def _built(
+        self, build: Callable[[Service[C]], Awaitable[Sequence[Registration]]],
+    ) -> Sequence[Registration] | None:
+        """What `build` gives, or None if the stop was requested meanwhile: a long start must not hold it up."""
+        building = asyncio.ensure_future(build(self))
+        stopping = asyncio.ensure_future(self.stop_requested.wait())
+        try:
+            await asyncio.wait({building, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            return building.result() if building.done() else None
+        finally:
+            for task in (building, stopping):
+                task.cancel()
+            await asyncio.gather(building, stopping, return_exceptions=True)
 
     async def _stop(self) -> None:
         self.stop_requested.set()

@@ -2,7 +2,8 @@
 
 ECHO_STOP_FILE names a file that its stop callback writes; ECHO_SLOW_S makes GetPool take that long, and it
 touches ECHO_CALL_FILE first; ECHO_FAIL makes a background
-task raise; ECHO_HANG blocks the event loop once started.
+task raise; ECHO_HANG blocks the event loop once started;
+ECHO_BUILD_HANG makes the start last for ever.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ async def build(service: Service[SchedulerConfig]) -> Sequence[Registration]:
             await service.run_blocking(Path(name).write_text, "stopped")
 
     service.on_stop(stop)
+    if os.environ.get("ECHO_BUILD_HANG"):
+        await asyncio.Event().wait()
     if os.environ.get("ECHO_FAIL"):
         service.start_task(fail(), name="planted")
     if os.environ.get("ECHO_HANG"):

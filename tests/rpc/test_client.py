@@ -87,6 +87,18 @@ async def test_two_way_stream_echoes_until_done(rig: Any) -> None:
         await call.done_writing()
 
 
+async def test_write_on_a_channel_closed_before_it_connected_returns(tmp_path: Any) -> None:
+    from looseleaf.v1.worker_daemon_pb2_grpc import WorkerDaemonServiceStub
+
+    channel = open_channel(f"unix:{tmp_path}/none.sock", peer="daemon")
+    call = WorkerDaemonServiceStub(channel).Execute(timeout_s=LIMIT_S)
+    await channel.close()
+    async with asyncio.timeout(LIMIT_S):
+        assert not await call.write(daemon_pb.ExecuteRequest())
+        with pytest.raises(Unavailable, match="DAEMON_DOWN"):
+            await call.read()
+
+
 @pytest.mark.parametrize("timeout_s", [0, -1, math.nan, NO_DEADLINE])
 async def test_unary_call_without_a_deadline_is_refused(rig: Any, timeout_s: float) -> None:
     with pytest.raises(InvalidArgument, match="DEADLINE_MISSING"):

@@ -4,9 +4,11 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -126,6 +128,29 @@ def test_closed_lifeline_ends_the_service_even_with_a_stuck_loop(
     os.close(writing)
     process.communicate(timeout=LIMIT_S)
     assert process.returncode == (EXIT_FAULT if environ else 0)
+
+
+def test_sigterm_during_a_long_start_stops_at_once(start: Start, tmp_path: Path) -> None:
+    process = start(ECHO_BUILD_HANG="1", ECHO_STOP_FILE=str(tmp_path / "stopped"))
+    wait_until((tmp_path / "scheduler.sock").exists)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0
+    assert (tmp_path / "stopped").exists()
+    assert not (tmp_path / "scheduler.sock").exists()
+
+
+def test_metrics_are_served_on_loopback(start: Start, tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = start("--metrics-port", str(port))
+    wait_until(lambda: accepts(tmp_path / "scheduler.sock"))
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT_S) as answer:
+        assert b"looseleaf_rpc_requests_total" in answer.read()
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 0
 
 
 def test_failed_background_task_stops_the_service_with_a_fault(start: Start, tmp_path: Path) -> None:
