@@ -67,7 +67,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         [[unit_id, *_unit_fields(manifest.units[unit_id])] for unit_id in sorted(manifest.units)],
         [[payload_id, *_payload_fields(manifest.payloads[payload_id])] for payload_id in sorted(manifest.payloads)],
         manifest.process_state, list(manifest.tombstones),
-        [[entry.name, entry.reason, entry.path, entry.detail] for entry in manifest.unsaved],
+        [[entry.name, entry.reason, entry.path, entry.detail, entry.since_version] for entry in manifest.unsaved],
         manifest.cell_source_hash, manifest.cell_id,
     ]  # fmt: skip
     try:
@@ -252,12 +252,14 @@ def _read_payloads(value: Any) -> dict[PayloadId, PayloadEntry]:
 
 
 def _read_unsaved(value: Any) -> tuple[Unsaved, ...]:
-    entries = [_texts(item, "unsaved", 4) for item in _array_max(value, "unsaved", NAMES_MAX)]
-    if any(len(entry) != 4 for entry in entries):
-        _corrupt("SHAPE", "an unsaved entry has not 4 fields")
-    if len({entry[0] for entry in entries}) != len(entries):
+    entries = []
+    for item in _array_max(value, "unsaved", NAMES_MAX):
+        *texts, since_version = _array(item, "unsaved", 5)
+        name, reason, path, detail = _texts(texts, "unsaved", 4)
+        entries.append(Unsaved(name, reason, path, detail, _number(since_version, "unsaved since")))
+    if len({entry.name for entry in entries}) != len(entries):
         _corrupt("DUPLICATE", "an unsaved variable is listed twice")
-    return tuple(Unsaved(*entry) for entry in entries)
+    return tuple(entries)
 
 
 def _regions(ids: bytes, size_bytes: int, region_bytes: int) -> tuple[RegionRef, ...]:

@@ -107,13 +107,21 @@ class PayloadEntry:
 class Unsaved:
     """A variable whose value stayed where it is: `reason` is a stable UPPER_SNAKE word, `path` leads to the culprit.
 
-    `detail` is the sentence for the person.
+    `detail` is the sentence for the person. `since_version`: the first version that lacks the value; a holder that has
+    the live value of an entry with another number has an older one. A secret of the environment, or the process state,
+    has a name that no variable can have.
     """
 
     name: str
     reason: str
     path: str
     detail: str = ""
+    since_version: int = 0
+
+    @property
+    def is_place(self) -> bool:
+        """True if this is no variable."""
+        return not self.name.isidentifier()
 
 
 @dataclass(frozen=True, slots=True)

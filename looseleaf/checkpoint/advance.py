@@ -1,0 +1,217 @@
+"""Part of StateTracker: the rule of two copies. What another holder changed is dropped here (design §3)."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from looseleaf.checkpoint.components import closed_under
+from looseleaf.checkpoint.edges import Edges
+from looseleaf.checkpoint.manifest import Manifest
+from looseleaf.checkpoint.memory import raw_access
+from looseleaf.checkpoint.paths import path_to
+from looseleaf.checkpoint.reports import AdvanceReport
+from looseleaf.checkpoint.restorer import Restorer, stub_for
+from looseleaf.checkpoint.stub import Stub
+from looseleaf.checkpoint.walk import Walk
+from looseleaf.errors import PreconditionFailed
+from looseleaf.ids import UnitId
+
+if TYPE_CHECKING:
+    from looseleaf.checkpoint.tracker import StateTracker
+
+
+class Advancer:
+    """Moves a tracker from its version to a newer one."""
+
+    def __init__(self, tracker: StateTracker) -> None:
+        self._tracker = tracker
+        self._old = tracker.manifest
+        self._namespace = tracker.namespace
+
+    def advance(self, new: Manifest) -> AdvanceReport:
+        """See StateTracker.advance."""
+        tracker = self._tracker
+        if new.session_id != tracker.session_id:
+            raise PreconditionFailed("OTHER_SESSION", f"the manifest belongs to session {new.session_id}")
+        with raw_access():
+            gone = self._units_to_drop(new)
+            dropped_objects = self._live_of(gone)
+            local = self._local_names(new)
+            tracker.manifest = new
+            dropped, deleted = self._drop_names(new, gone, local)
+            self._renew_stubs(new)
+            tracker.labels.next_id = max(tracker.labels.next_id, new.next_id)
+            stale = self._stale(local, dropped_objects)
+            for some_id in gone | self._payloads_to_drop(new):
+                tracker.labels.forget(some_id)
+            restorer = Restorer(tracker)
+            added = restorer.place_stubs()
+            self._bind_plain(new, {*added, *dropped})
+            loader = restorer.new_loader()
+            if tracker.applied_process_state is not None or self._old.version:
+                if restorer.begin_process_state(loader):
+                    restorer.end_process_state(loader)
+            restorer.adopt(loader)
+        return AdvanceReport(tuple(dropped), tuple(added), tuple(deleted), tuple(stale), tuple(restorer.problems))
+
+    def _units_to_drop(self, new: Manifest) -> set[int]:
+        """Units of the old version that reach a changed unit or payload, and what shares unlabelled objects with them."""
+        old = self._old
+        payloads = self._payloads_to_drop(new)
+        changed = {
+            unit_id: unit_id
+            for unit_id, entry in old.units.items()
+            if unit_id != old.process_state
+            and (
+                unit_id not in new.units
+                or new.units[unit_id].hash != entry.hash
+                or not payloads.isdisjoint(entry.header.payloads)
+            )
+        }
+        gone = set(closed_under(changed, old.units, lambda unit_id: old.units[unit_id].header.refs))
+        while True:
+            unlabelled = old.reachable_units(gone) & self._tracker.labels.lost
+            more = set(closed_under({u: u for u in unlabelled}, old.units, lambda u: old.units[u].header.refs)) - gone
+            if not more:
+                return {int(unit_id) for unit_id in gone}
+            gone |= more
+
+    def _payloads_to_drop(self, new: Manifest) -> set[int]:
+        return {
+            int(payload_id)
+            for payload_id, entry in self._old.payloads.items()
+            if payload_id in new.payloads and new.payloads[payload_id].regions != entry.regions
+        }
+
+    def _live_of(self, gone: set[int]) -> dict[int, Any]:
+        found = {}
+        for unit_id in gone:
+            value = self._tracker.labels.live(unit_id)
+            if value is not None:
+                found[id(value)] = value
+        return found
+
+    def _local_names(self, new: Manifest) -> set[str]:
+        """Variables whose value the store does not know: unsaved ones of this holder, and names bound since its save."""
+        tracker = self._tracker
+        later = {entry.name: entry.since_version for entry in new.unsaved}
+        local = set()
+        for name, value in tracker.variables():
+            if type(value) is Stub:
+                continue
+            mine = tracker.unsaved_here.get(name)
+            if mine is not None:
+                if name not in new.roots and later.get(name) == mine.since_version:
+                    local.add(name)
+            elif name not in self._old.roots:
+                if name not in new.roots:
+                    local.add(name)
+            elif tracker.saved_bindings.get(name) not in (None, id(value)) and self._same_root(new, name):
+                local.add(name)
+        return local
+
+    def _same_root(self, new: Manifest, name: str) -> bool:
+        before, after = self._old.roots.get(name), new.roots.get(name)
+        return before == after and before is not None and self._old.units[before].hash == new.units[before].hash
+
+    def _drop_names(self, new: Manifest, gone: set[int], local: set[str]) -> tuple[list[str], list[str]]:
+        """Puts stubs where the live value is not what the new version says; deletes what it does not know."""
+        dropped: list[str] = []
+        deleted: list[str] = []
+        for name, value in self._tracker.variables():
+            if type(value) is Stub or name in local:
+                continue
+            before, after = self._old.roots.get(name), new.roots.get(name)
+            if after is not None and before == after and before not in gone:
+                continue
+            self._tracker.labels.atoms.pop(name, None)
+            self._tracker.saved_bindings.pop(name, None)
+            (dropped if self._put_stub(new, name) else deleted).append(name)
+        return dropped, deleted
+
+    def _renew_stubs(self, new: Manifest) -> None:
+        """Stubs carry the header of the version that they stand for."""
+        for name, value in self._tracker.variables():
+            if type(value) is Stub:
+                self._put_stub(new, name)
+
+    def _put_stub(self, new: Manifest, name: str) -> bool:
+        """A stub in the place of the variable, or none of it if the new version does not know it."""
+        stub = stub_for(new, name)
+        if stub is None:
+            del self._namespace[name]
+            return False
+        self._namespace[name] = stub
+        return True
+
+    def _bind_plain(self, new: Manifest, names: set[str]) -> None:
+        """Small plain values are in their headers, imported modules at hand: neither needs a stub."""
+        for name in names:
+            unit_id = new.roots.get(name)
+            if unit_id is None:
+                continue
+            header = new.units[unit_id].header
+            if header.has_flag and header.type_name in ("bool", "int", "float", "str", "NoneType"):
+                self._bind(name, unit_id, header.flag)
+            elif header.kind == "module" and header.preview.startswith("module "):
+                module = sys.modules.get(header.preview.removeprefix("module "))
+                if isinstance(module, types.ModuleType):
+                    self._bind(name, unit_id, module)
+
+    def _bind(self, name: str, unit_id: UnitId, value: Any) -> None:
+        self._namespace[name] = value
+        self._tracker.labels.atoms[name] = unit_id
+        self._tracker.saved_bindings[name] = id(value)
+
+    def _stale(self, local: set[str], dropped: dict[int, Any]) -> list[tuple[str, str]]:
+        """Values outside the store that still reach an object which was dropped, each with the path to it."""
+        if not dropped:
+            return []
+        cut = [id(self._namespace), id(sys.modules)]
+        edges = Edges(cut, on_array=_bases, on_tensor=_parts, on_storage=lambda _: (), on_bytes=lambda _: None)
+        walk = Walk(edges, lambda value: id(value) in dropped)
+        kept = [(name, value) for name, value in list(self._namespace.items()) if self._is_kept(name, value, local)]
+        found = []
+        for name, value in kept:
+            walk.add_root(name, value)
+        graph = walk.graph
+        graph.find_heads()
+        for name, value in kept:
+            root = graph.node_of(value)
+            for address in dropped:
+                node = graph.index.get(address, 0)
+                if root and node > 0 and _reaches(graph, root, node):
+                    found.append((name, path_to(graph, node, root)))
+                    break
+        return found
+
+    def _is_kept(self, name: str, value: Any, local: set[str]) -> bool:
+        if name in local:
+            return True
+        is_result = name == "Out" or (name.startswith("_") and name.strip("_0123456789") == "")
+        return is_result and self._tracker.hidden(name)
+
+
+def _reaches(graph: Any, root: int, node: int) -> bool:
+    seen = {node}
+    todo = [node]
+    while todo:
+        current = todo.pop()
+        if current == root:
+            return True
+        for above in (graph.parents[current], *graph.extra_predecessors.get(current, ())):
+            if above and above not in seen:
+                seen.add(above)
+                todo.append(above)
+    return False
+
+
+def _bases(value: Any) -> list[Any]:
+    return [value.base, *getattr(value, "__dict__", {}).values()]
+
+
+def _parts(value: Any) -> list[Any]:
+    parts = [*getattr(value, "__dict__", {}).values()]
+    return [*parts, value.grad] if value.is_leaf else parts

@@ -1,0 +1,283 @@
+"""All live state of a session as units and blocks: walk, heads, labels, pickles (design §3).
+
+Pure with respect to the store: nothing is read from or written to it here. What cannot be saved becomes a failure of its
+unit; units that need it fail with it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from looseleaf.checkpoint.components import closed_under, components
+from looseleaf.checkpoint.drafts import Draft, Failure, draft_unit
+from looseleaf.checkpoint.edges import Edges
+from looseleaf.checkpoint.labels import Labels
+from looseleaf.checkpoint.loaded_memory import LoadedMemory
+from looseleaf.checkpoint.manifest import Manifest
+from looseleaf.checkpoint.memory import Block, MemoryMap
+from looseleaf.checkpoint.paths import path_to
+from looseleaf.checkpoint.pickler import PickleScope
+from looseleaf.checkpoint.stub import Stub, unit_id_of
+from looseleaf.checkpoint.walk import PLAIN, Graph, Walk
+from looseleaf.ids import UnitId
+
+# A chain of objects is cut into units of about this many steps when one pickle cannot hold it.
+CHAIN_STEPS_MAX: Final = 60
+# How often the heads are chosen again because a unit was still too deep.
+DEPTH_ROUNDS_MAX: Final = 3
+PROCESS_STATE: Final = "\0process"
+
+
+@dataclass
+class Captured:
+    """`roots`: live variable -> unit. `drafts`: every live unit. `failures`: variable -> (why not, path).
+
+    `payloads`, `inline`: blocks stored as regions, and small shared ones with their units.
+    """
+
+    roots: dict[str, UnitId] = field(default_factory=dict)
+    drafts: dict[UnitId, Draft] = field(default_factory=dict)
+    failed_units: dict[UnitId, Failure] = field(default_factory=dict)
+    failures: dict[str, tuple[Failure, str]] = field(default_factory=dict)
+    payloads: list[Block] = field(default_factory=list)
+    inline: list[tuple[UnitId, Block]] = field(default_factory=list)
+    graph: Graph = field(default_factory=Graph)
+
+
+def capture(
+    namespace: dict[str, Any],
+    roots: Sequence[tuple[str, Any]],
+    labels: Labels,
+    base: Manifest,
+    held: Iterable[tuple[UnitId, Any]],
+    held_memory: Iterable[LoadedMemory],
+) -> Captured:
+    """Takes down `roots` (name, live value) and `held` (live heads that units which are not loaded refer to).
+
+    `base`: the version whose stored units stay as they are. Must run inside `memory.raw_access()`.
+    """
+    round_ = _Round(namespace, labels, base)
+    cuts: set[int] = set()
+    for _ in range(DEPTH_ROUNDS_MAX):
+        found = round_.run(roots, list(held), list(held_memory), cuts)
+        deep = [draft for draft in found.drafts.values() if draft.failure is not None and draft.failure.too_deep]
+        more = _cuts_within(found.graph, deep) - cuts
+        if not more:
+            break
+        cuts |= more
+        # The walk is repeated; until then its objects keep their ids.
+        round_.keep.append(found.graph)
+    round_.spread_failures(found)
+    return found
+
+
+def _cuts_within(graph: Graph, deep: list[Draft]) -> set[int]:
+    """ids of objects every CHAIN_STEPS_MAX steps down in units that were too deep for one pickle."""
+    too_deep = {graph.node_of(draft.value) for draft in deep}
+    if not too_deep:
+        return set()
+    depths = [0] * len(graph.objects)
+    cuts = set()
+    for node in range(1, len(graph.objects)):
+        head = graph.heads[node]
+        if head in too_deep and head != node:
+            depths[node] = depths[graph.parents[node]] + 1 if graph.parents[node] else 1
+            if depths[node] % CHAIN_STEPS_MAX == 0:
+                cuts.add(id(graph.objects[node]))
+    return cuts
+
+
+class _Round:
+    """One choice of heads and the pickles that follow from it."""
+
+    def __init__(self, namespace: dict[str, Any], labels: Labels, base: Manifest) -> None:
+        self._namespace = namespace
+        self._labels = labels
+        self._base = base
+        self._unit_in_work: tuple[UnitId, int] = (UnitId(0), 0)
+        self.keep: list[Any] = []
+
+    def run(
+        self, roots: Sequence[tuple[str, Any]], held: list[tuple[UnitId, Any]], held_memory: list[LoadedMemory],
+        cuts: set[int],
+    ) -> Captured:  # fmt: skip
+        found = Captured()
+        memory = MemoryMap(self._label_late)
+        walk = Walk(_edges(self._namespace, memory), lambda value: self._is_forced(value, cuts))
+        atoms = [(name, value) for name, value in roots if walk.add_root(name, value) == 0]
+        for unit_id, value in held:
+            walk.add_root(f"(unit {unit_id})", value)
+        for loaded in held_memory:
+            memory.note_held(loaded)
+        graph = found.graph = walk.graph
+        graph.find_heads()
+        memory.merge(self._labels.mapped())
+        self._labels.label_blocks(memory.blocks)
+        scope = PickleScope(self._namespace, memory, lambda value: _path_or_name(graph, value))
+        self._scope = scope
+        self._name_units(found, roots, atoms, held, memory)
+        self._pickle_all(found, scope)
+        found.payloads = [block for block in memory.blocks if block.is_payload]
+        return found
+
+    def _is_forced(self, value: Any, cuts: set[int]) -> bool:
+        return id(value) in cuts or (type(value) is not Stub and self._labels.unit_id_of(value) is not None)
+
+    def _name_units(
+        self, found: Captured, roots: Sequence[tuple[str, Any]], atoms: list[tuple[str, Any]],
+        held: list[tuple[UnitId, Any]], memory: MemoryMap,
+    ) -> None:  # fmt: skip
+        """Every head gets its id, in the order of the walk; so do blocks that several units share, and atoms by name."""
+        graph, ids = found.graph, self._scope.persistent_ids
+        for unit_id, value in held:
+            ids[id(value)] = unit_id
+            found.drafts[unit_id] = Draft(unit_id, value)
+        for node in range(1, len(graph.objects)):
+            value = graph.objects[node]
+            if type(value) is Stub:
+                self._name_stub(value)
+            elif graph.heads[node] == node and id(value) not in ids:
+                self._name_head(found, value)
+        self._name_blocks(found, memory)
+        atom_names = {name for name, _ in atoms}
+        for name, value in roots:
+            if name in atom_names:
+                unit_id = self._labels.atoms.get(name) or UnitId(self._labels.new_id())
+                self._labels.atoms[name] = unit_id
+                found.drafts[unit_id] = Draft(unit_id, value)
+            else:
+                unit_id = UnitId(int(ids[id(value)]))
+            found.roots[name] = unit_id
+
+    def _name_head(self, found: Captured, value: Any) -> None:
+        unit_id = self._labels.unit_id_of(value) or UnitId(self._labels.new_id())
+        if unit_id in found.drafts:
+            unit_id = UnitId(self._labels.new_id())
+        self._scope.persistent_ids[id(value)] = unit_id
+        found.drafts[unit_id] = Draft(unit_id, value)
+
+    def _name_stub(self, stub: Stub) -> None:
+        unit_id = unit_id_of(stub)
+        if unit_id is not None and unit_id in self._base.units:
+            self._scope.persistent_ids[id(stub)] = unit_id
+
+    def _name_blocks(self, found: Captured, memory: MemoryMap) -> None:
+        graph, ids = found.graph, self._scope.persistent_ids
+        for block in memory.blocks:
+            if block.is_payload:
+                self._name_payload(block)
+                continue
+            if block.kind != "memory":
+                continue
+            known = self._labels.unit_id_of(block)
+            owners = {graph.heads[graph.node_of(user)] for user in block.users}
+            if known is not None or len(owners) > 1:
+                unit_id = known or UnitId(self._labels.new_id())
+                ids[id(block)] = unit_id
+                found.drafts[unit_id] = Draft(unit_id, block)
+                found.inline.append((unit_id, block))
+
+    def _name_payload(self, block: Block) -> None:
+        ids, payload_id = self._scope.persistent_ids, int(block.payload_id or 0)
+        named = block if block.owner is None else block.owner
+        if id(named) in ids:
+            # A byte string that heads a unit: others name the unit, the unit's pickle names the payload.
+            self._scope.payload_of_head[id(named)] = payload_id
+        else:
+            ids[id(named)] = payload_id
+
+    def _pickle_all(self, found: Captured, scope: PickleScope) -> None:
+        graph = found.graph
+        for unit_id, draft in found.drafts.items():
+            node = graph.node_of(draft.value)
+            is_plain = graph.plain[node] if node else type(draft.value) in PLAIN
+            found.drafts[unit_id] = self._draft(unit_id, draft.value, plain=is_plain)
+        for cycle in self._cycles(found.drafts):
+            for unit_id in cycle:
+                one = found.drafts.get(unit_id)
+                if one is not None and one.failure is None:
+                    found.drafts[unit_id] = self._draft(unit_id, one.value, in_two_steps=True)
+            _refuse_impossible(found.drafts, cycle)
+
+    def _draft(self, unit_id: UnitId, value: Any, *, plain: bool = False, in_two_steps: bool = False) -> Draft:
+        self._unit_in_work = (unit_id, 0)
+        return draft_unit(self._scope, unit_id, value, plain=plain, in_two_steps=in_two_steps)
+
+    def _label_late(self, block: Block) -> None:
+        if block.is_payload:
+            unit_id, ordinal = self._unit_in_work
+            self._unit_in_work = (unit_id, ordinal + 1)
+            self._labels.label_late_block(block, unit_id, ordinal)
+            self._scope.persistent_ids[id(block)] = int(block.payload_id or 0)
+
+    def _cycles(self, drafts: Mapping[UnitId, Draft]) -> list[list[UnitId]]:
+        return [c for c in components(drafts, lambda unit_id: self._refs_of(drafts, unit_id)) if len(c) > 1]
+
+    def _refs_of(self, drafts: Mapping[UnitId, Draft], unit_id: UnitId) -> Iterable[UnitId]:
+        draft = drafts.get(unit_id)
+        if draft is not None:
+            return [UnitId(ref) for ref in sorted(draft.refs)]
+        stored = self._base.units.get(unit_id)
+        return stored.header.refs if stored is not None else ()
+
+    def spread_failures(self, found: Captured) -> None:
+        """A unit that reaches one without bytes cannot be saved either; names the variables that are lost by it."""
+        failed = {unit_id: d.failure for unit_id, d in found.drafts.items() if d.failure is not None}
+        reached = closed_under(
+            failed, [*found.drafts, *self._base.units], lambda unit_id: self._refs_of(found.drafts, unit_id)
+        )
+        found.failed_units = {unit_id: failed[source] for unit_id, source in reached.items()}
+        for name, unit_id in found.roots.items():
+            if unit_id in found.failed_units:
+                failure = found.failed_units[unit_id]
+                found.failures[name] = (failure, self._path_of_failure(found, name, unit_id, failure))
+
+    def _path_of_failure(self, found: Captured, name: str, unit_id: UnitId, failure: Failure) -> str:
+        graph = found.graph
+        root = graph.node_of(found.drafts[unit_id].value)
+        node = graph.node_of(failure.culprit)
+        if not root or not node:
+            return name
+        path = path_to(graph, node, root)
+        first = graph.root_names.get(root, "")
+        return name + path[len(first) :] if path.startswith(first) else path
+
+
+def _edges(namespace: dict[str, Any], memory: MemoryMap) -> Edges:
+    def on_array(value: Any) -> Sequence[Any]:
+        from looseleaf.checkpoint.numpy_memory import note_array
+
+        return note_array(value, memory)
+
+    def on_tensor(value: Any) -> Sequence[Any]:
+        from looseleaf.checkpoint.torch_memory import note_tensor
+
+        return note_tensor(value, memory)
+
+    def on_storage(value: Any) -> Sequence[Any]:
+        from looseleaf.checkpoint.torch_memory import note_storage
+
+        return note_storage(value, memory)
+
+    return Edges(
+        [id(namespace), id(sys.modules)],
+        on_array=on_array, on_tensor=on_tensor, on_storage=on_storage, on_bytes=memory.note_bytes,
+    )  # fmt: skip
+
+
+def _path_or_name(graph: Graph, value: Any) -> str:
+    node = graph.node_of(value)
+    return path_to(graph, node) if node else type(value).__name__
+
+
+def _refuse_impossible(drafts: Mapping[UnitId, Draft], cycle: list[UnitId]) -> None:
+    """Units whose objects would each have to exist before the other."""
+    within = {unit_id for unit_id in cycle if unit_id in drafts}
+    for stuck in components(within, lambda unit_id: sorted(UnitId(r) for r in drafts[unit_id].construction if r in within)):
+        if len(stuck) > 1:
+            for unit_id in stuck:
+                text = "objects that are each an argument of the other's construction cannot be made again"
+                drafts[unit_id].failure = Failure("CYCLIC_CONSTRUCTION", text, drafts[unit_id].value)

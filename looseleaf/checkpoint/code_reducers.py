@@ -1,0 +1,151 @@
+"""How functions, classes and other things that code made are taken apart for a unit's pickle (design §3).
+
+A function's globals are the session's live namespace and never a copy; its cells, and the class that it belongs to, are
+objects of their own, shared by identity. Texts that Python interns are copied, so that equal state gives equal bytes.
+"""
+
+from __future__ import annotations
+
+import abc
+import enum
+import functools
+import logging
+import marshal
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+from looseleaf.checkpoint import rebuild
+from looseleaf.checkpoint.by_name import SESSION_MODULE, is_importable
+from looseleaf.checkpoint.refusals import LOCK_TYPES
+
+# What `object.__reduce_ex__` may return, and the pickler's own "save it as usual".
+Reduced = Any
+# Without references between equal constants, so that the bytes do not depend on who else holds them.
+MARSHAL_VERSION: Final = 2
+
+
+def _text(value: str | None) -> str | None:
+    return None if value is None else "".join(value)
+
+
+def _module_text(value: Any) -> Any:
+    # None stands for the session's module: then its name in a pickle always means a reference by name.
+    return None if value == SESSION_MODULE else _text(value)
+
+
+def reduce_function(function: types.FunctionType) -> Reduced:
+    """By name if an import brings it back, else by value."""
+    if is_importable(function):
+        return NotImplemented
+    code = marshal.dumps(function.__code__, MARSHAL_VERSION)
+    state = (
+        _text(function.__name__), _text(function.__qualname__), _module_text(function.__module__), function.__doc__,
+        function.__defaults__, function.__kwdefaults__, dict(function.__annotations__), function.__closure__,
+        {"".join(key): value for key, value in function.__dict__.items()},
+    )  # fmt: skip
+    return rebuild.function, (code, function.__globals__), state, None, None, rebuild.set_function
+
+
+def reduce_cell(cell: types.CellType) -> Reduced:
+    """Empty first, its contents as state: a function may hold itself through one."""
+    try:
+        return rebuild.cell, (), (cell.cell_contents,), None, None, rebuild.set_cell
+    except ValueError:
+        return rebuild.cell, ()
+
+
+def reduce_class(cls: type) -> Reduced:
+    """A class defined in the session, attribute by attribute; its layout first, the rest as state."""
+    attributes = {"".join(name): value for name, value in vars(cls).items() if not _is_made_again(cls, name, value)}
+    slots = attributes.get("__slots__")
+    if isinstance(cls, abc.ABCMeta):
+        attributes.pop("_abc_impl", None)
+    if attributes.get("__module__") == SESSION_MODULE:
+        attributes["__module__"] = None
+    bases = vars(cls).get("__orig_bases__", cls.__bases__)
+    layout = (tuple("".join(name) for name in attributes), slots)
+    names = (_text(cls.__name__), _text(cls.__qualname__), _module_text(cls.__module__))
+    state = (attributes, registered_with(cls))
+    return rebuild.class_, (type(cls), *names, bases, layout), state, None, None, rebuild.set_class
+
+
+def _is_made_again(cls: type, name: str, value: Any) -> bool:
+    if name in ("__dict__", "__weakref__"):
+        return True
+    return isinstance(value, types.MemberDescriptorType) and value.__objclass__ is cls
+
+
+def registered_with(cls: type) -> list[type]:
+    """Virtual subclasses of an abstract base class, sorted; none of any other class."""
+    if not isinstance(cls, abc.ABCMeta):
+        return []
+    found = [reference() for reference in abc._get_dump(cls)[0]]  # type: ignore[attr-defined]
+    return sorted((c for c in found if c is not None), key=lambda c: (c.__module__, c.__qualname__))
+
+
+def reduce_enum_member(member: enum.Enum) -> Reduced:
+    """A member of an enumeration defined in the session: the class is shared, the attributes are state."""
+    cls = type(member)
+    member_type = getattr(cls, "_member_type_", object)
+    value: Any = member
+    plain: Any = None
+    if member_type is not object:
+        plain = member_type.__new__(member_type, value) if member_type in (int, float, bytes) else member._value_
+    if member_type is str:
+        plain = str.__str__(value)
+    return rebuild.enum_member, (cls, member_type, plain), dict(vars(member)), None, None, rebuild.set_attributes
+
+
+def reduce_weak_reference(reference: weakref.ref[Any]) -> Reduced:
+    """Its target is saved with it, and lives after a restore only if somebody else holds it."""
+    return rebuild.weak_reference, (reference(), reference.__callback__)
+
+
+def reduce_weak_dict(mapping: Any) -> Reduced:
+    """Entries whose weak side is alive."""
+    keys = isinstance(mapping, weakref.WeakKeyDictionary)
+    return rebuild.weak_dict, (keys, []), list(mapping.items()), None, None, rebuild.set_weak_dict
+
+
+def reduce_lock(lock: Any) -> Reduced:
+    """A free lock comes back as a new free one, shared as it was; a held one was refused before."""
+    return rebuild.free_lock, (type(lock) is not LOCK_TYPES[0],)
+
+
+def reduce_logger(logger: logging.Logger) -> Reduced:
+    """By name, with the level, flags, handlers and filters that it has."""
+    name = "" if isinstance(logger, logging.RootLogger) else logger.name
+    state = (logger.level, logger.propagate, logger.disabled, list(logger.handlers), list(logger.filters))
+    return rebuild.logger, (name,), state, None, None, rebuild.set_logger
+
+
+def reduce_lru_cache(cached: Any) -> Reduced:
+    """A cached function of the session, with its cache empty: the results are computed again."""
+    wrapped = getattr(cached, "__wrapped__", None)
+    if wrapped is None or is_importable(cached):
+        return NotImplemented
+    parameters = cached.cache_parameters()
+    state = dict(vars(cached))
+    return rebuild.lru_cached, (parameters["maxsize"], parameters["typed"]), state, None, None, rebuild.set_lru_cached
+
+
+def reduce_memory_view(view: memoryview) -> Reduced:
+    """A view of a whole object; None for any other: it would silently become a copy."""
+    owner = view.obj
+    if owner is None or not view.c_contiguous or view.nbytes != memoryview(owner).nbytes:
+        return None
+    return rebuild.memory_view, (owner, view.readonly, view.format, list(view.shape or ()))
+
+
+LRU_CACHE_TYPE: Final = type(functools.lru_cache(lambda: None))
+REDUCERS: Final[dict[type, Callable[[Any], Reduced]]] = {
+    types.CellType: reduce_cell,
+    weakref.ref: reduce_weak_reference,
+    weakref.WeakKeyDictionary: reduce_weak_dict,
+    weakref.WeakValueDictionary: reduce_weak_dict,
+    LOCK_TYPES[0]: reduce_lock,
+    LOCK_TYPES[1]: reduce_lock,
+    LRU_CACHE_TYPE: reduce_lru_cache,
+}

@@ -1,0 +1,150 @@
+"""One unit on its way into a manifest: pickled, with its header, or refused with the reason and the culprit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from looseleaf.checkpoint.by_name import SESSION_MODULE, is_session_class
+from looseleaf.checkpoint.code_names import names_read_by
+from looseleaf.checkpoint.manifest import UNIT_BYTES_MAX, PayloadEntry, UnitHeader
+from looseleaf.checkpoint.memory import Block
+from looseleaf.checkpoint.pickler import PickleScope, UnitPickler
+from looseleaf.checkpoint.previews import kind_of, plain_flag, preview_of, sizes_of
+from looseleaf.checkpoint.session_globals import names_session_global
+from looseleaf.checkpoint.unit_format import write_in_two_steps, write_plain, write_value
+from looseleaf.errors import LooseLeafError
+from looseleaf.ids import PayloadId, UnitId
+from looseleaf.units import format_bytes
+
+_DETAIL_CHARS_MAX: Final = 500
+
+
+@dataclass(slots=True)
+class Failure:
+    """Why a unit has no bytes: `culprit` is the object at which pickling stopped."""
+
+    reason: str
+    detail: str
+    culprit: Any
+    too_deep: bool = False
+
+
+@dataclass(slots=True)
+class Draft:
+    """A live unit: `value` heads it; `data` are its bytes unless `failure` says why there are none.
+
+    `construction`: ids that must exist before its object does.
+    """
+
+    unit_id: UnitId
+    value: Any
+    data: bytes = b""
+    refs: frozenset[int] = frozenset()
+    construction: frozenset[int] = frozenset()
+    in_two_steps: bool = False
+    pickler: UnitPickler | None = field(default=None, repr=False)
+    failure: Failure | None = None
+
+
+def draft_unit(scope: PickleScope, unit_id: UnitId, value: Any, *, plain: bool, in_two_steps: bool = False) -> Draft:
+    """Pickles one unit. What the person's own classes raise while they are pickled becomes the draft's failure."""
+    draft = Draft(unit_id, value, in_two_steps=in_two_steps)
+    if plain:
+        return _draft_plain(draft, value)
+    pickler = draft.pickler = UnitPickler(scope)
+    try:
+        if in_two_steps:
+            written = write_in_two_steps(pickler, value)
+            if written is None:
+                return draft_unit(scope, unit_id, value, plain=False)
+            draft.data, construction = written
+        else:
+            draft.data = write_value(pickler, value)
+            construction = frozenset(pickler.used)
+    except Exception as error:
+        draft.failure = _failure(error, value if pickler.last is None else pickler.last)
+        return draft
+    draft.refs = frozenset(used for used in pickler.used if type(used) is int and used > 0)
+    draft.construction = frozenset(used for used in construction if type(used) is int and used > 0)
+    if b"__main__" in draft.data and names_session_global(draft.data):
+        draft.failure = Failure("SESSION_GLOBAL", "it is pickled by a name of this session only", value)
+    _check_size(draft)
+    return draft
+
+
+def _draft_plain(draft: Draft, value: Any) -> Draft:
+    try:
+        draft.data = write_plain(value)
+    except Exception as error:
+        draft.failure = _failure(error, value)
+    _check_size(draft)
+    return draft
+
+
+def _check_size(draft: Draft) -> None:
+    if draft.failure is None and len(draft.data) > UNIT_BYTES_MAX:
+        sizes = f"its pickle has {format_bytes(len(draft.data))}, {format_bytes(UNIT_BYTES_MAX)} are allowed"
+        draft.failure = Failure("UNIT_TOO_LARGE", sizes, draft.value)
+    if draft.failure is not None:
+        draft.data = b""
+
+
+def _failure(error: Exception, culprit: Any) -> Failure:
+    if isinstance(error, LooseLeafError):
+        return Failure(error.reason, error.message, culprit)
+    if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
+        detail = "objects are nested more deeply than can be saved: keep them in a list instead of a chain"
+        return Failure("TOO_DEEP", detail, culprit, too_deep=True)
+    text = f"{type(culprit).__name__} cannot be saved: {type(error).__name__}: {error}"
+    printable = text.encode("ascii", "backslashreplace").decode("ascii")
+    return Failure("NOT_SERIALIZABLE", printable[:_DETAIL_CHARS_MAX], culprit)
+
+
+def header_of(draft: Draft, payload_ids: dict[PayloadId, PayloadEntry]) -> UnitHeader:
+    """What can be told of the unit without unpickling it; `payload_ids` are the payloads of this version."""
+    value = draft.value
+    refs = tuple(sorted(UnitId(ref) for ref in draft.refs if ref not in payload_ids))
+    payloads = tuple(sorted(PayloadId(ref) for ref in draft.refs if ref in payload_ids))
+    device_bytes: dict[str, int] = {}
+    for payload_id in payloads:
+        entry = payload_ids[payload_id]
+        device_bytes[entry.device] = device_bytes.get(entry.device, 0) + entry.size_bytes
+    has_flag, flag = plain_flag(value)
+    common: dict[str, Any] = {
+        "refs": refs, "payloads": payloads, "device_bytes": device_bytes, "flag": flag, "has_flag": has_flag,
+    }  # fmt: skip
+    if isinstance(value, Block):
+        return UnitHeader(**common, kind="memory", type_name="memory", device=value.device)
+    kind = type(value)
+    return UnitHeader(
+        **common,
+        **sizes_of(value),
+        **_code_facts(draft.pickler),
+        kind=kind_of(value),
+        type_name=kind.__qualname__,
+        type_module=kind.__module__ if type(kind.__module__) is str else "",
+        preview=preview_of(value),
+    )
+
+
+def _code_facts(pickler: UnitPickler | None) -> dict[str, Any]:
+    if pickler is None:
+        return {}
+    modules = set(pickler.modules)
+    session_classes = set()
+    for kind in pickler.kinds:
+        if is_session_class(kind):
+            session_classes.add(kind.__qualname__)
+        elif type(kind.__module__) is str:
+            modules.add(kind.__module__)
+    names: dict[str, None] = {}
+    for code in pickler.code:
+        names.update(dict.fromkeys(names_read_by(code)))
+    modules.difference_update(("builtins", SESSION_MODULE))
+    return {
+        "modules": tuple(sorted(modules)),
+        "global_names": tuple(sorted(names)),
+        "session_classes": tuple(sorted(session_classes)),
+        "notes": tuple(dict.fromkeys(pickler.notes)),
+    }

@@ -1,0 +1,55 @@
+"""A header of a live value without walking it, for recipes between two saves."""
+
+from __future__ import annotations
+
+import types
+from dataclasses import replace
+from typing import Any
+
+from looseleaf.checkpoint.by_name import is_importable
+from looseleaf.checkpoint.code_names import names_read_by
+from looseleaf.checkpoint.manifest import UnitHeader
+from looseleaf.checkpoint.previews import kind_of, plain_flag, preview_of, sizes_of
+
+
+def light_header(value: Any, saved: UnitHeader | None) -> UnitHeader:
+    """What `value` shows of itself; `saved`: its header in the last version, if it was bound to the same object then."""
+    kind = type(value)
+    has_flag, flag = plain_flag(value)
+    fresh = UnitHeader(
+        kind=kind_of(value), type_name=kind.__qualname__,
+        type_module=kind.__module__ if type(kind.__module__) is str else "",
+        preview=preview_of(value), flag=flag, has_flag=has_flag, **sizes_of(value),
+    )  # fmt: skip
+    if saved is not None:
+        return replace(
+            fresh, refs=saved.refs, payloads=saved.payloads, modules=saved.modules, global_names=saved.global_names,
+            device_bytes=saved.device_bytes, session_classes=saved.session_classes, notes=saved.notes,
+        )  # fmt: skip
+    return replace(fresh, modules=_modules(value), global_names=_names(value), device_bytes=_device_bytes(value, fresh))
+
+
+def _modules(value: Any) -> tuple[str, ...]:
+    owner = value if isinstance(value, (type, types.FunctionType)) else type(value)
+    module = value.__name__ if isinstance(value, types.ModuleType) else owner.__module__
+    known = isinstance(value, types.ModuleType) or is_importable(owner)
+    return (module,) if known and type(module) is str and module != "builtins" else ()
+
+
+def _names(value: Any) -> tuple[str, ...]:
+    functions = [value]
+    if isinstance(value, types.MethodType):
+        functions = [value.__func__]
+    elif isinstance(value, type) and not is_importable(value):
+        functions = [getattr(member, "__func__", member) for member in vars(value).values()]
+    found: set[str] = set()
+    for function in functions:
+        if isinstance(function, types.FunctionType) and not is_importable(function):
+            found.update(names_read_by(function.__code__))
+    return tuple(sorted(found))
+
+
+def _device_bytes(value: Any, header: UnitHeader) -> dict[str, int]:
+    if header.device is None:
+        return {}
+    return {header.device: int(value.untyped_storage().nbytes())}

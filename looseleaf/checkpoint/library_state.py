@@ -1,0 +1,122 @@
+"""Random generators and flags of libraries: one section each, of plain values only, so that reading one imports nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from looseleaf import devices
+from looseleaf.devices.backend import DeviceState
+
+_Values = dict[str, Any]
+
+
+class Section(NamedTuple):
+    """`read(last)` gives plain values, `apply(values)` sets them; both only while `is_visible()`.
+
+    `library`: what has to be imported for that; None: it depends on something else.
+    """
+
+    library: str | None
+    is_visible: Callable[[], bool]
+    read: Callable[[Mapping[str, Any]], _Values]
+    apply: Callable[[Mapping[str, Any]], None]
+
+
+def _imported(name: str, attribute: str) -> bool:
+    # The attribute is there only once the import has run to its end.
+    return hasattr(sys.modules.get(name), attribute)
+
+
+def _read_numpy(_: Mapping[str, Any]) -> _Values:
+    import numpy as np
+
+    state: Any = np.random.get_state()
+    kind, keys, position, has_gauss, gauss = state
+    return {
+        "random": (kind, keys.tobytes(), int(position), int(has_gauss), float(gauss)),
+        "print": {key: value for key, value in np.get_printoptions().items() if key != "override_repr"},
+        "errors": dict(np.geterr()),
+    }
+
+
+def _apply_numpy(values: Mapping[str, Any]) -> None:
+    import numpy as np
+
+    kind, keys, *rest = values["random"]
+    np.set_printoptions(**values["print"])
+    np.seterr(**values["errors"])
+    np.random.set_state((kind, np.frombuffer(keys, np.uint32), *rest))
+
+
+def _read_torch(_: Mapping[str, Any]) -> _Values:
+    import torch
+
+    return {
+        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "default_device": str(torch.get_default_device()),
+        "grad": torch.is_grad_enabled(),
+        "deterministic": (
+            torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+        ),
+        "matmul_precision": torch.get_float32_matmul_precision(),
+        "cudnn": {name: getattr(torch.backends.cudnn, name) for name in _CUDNN},
+        "anomaly": torch.is_anomaly_enabled(),
+        "random": bytes(torch.default_generator.get_state().numpy()),
+    }  # fmt: skip
+
+
+_CUDNN: Final = ("enabled", "benchmark", "deterministic")
+
+
+def _apply_torch(values: Mapping[str, Any]) -> None:
+    import torch
+
+    torch.set_default_dtype(getattr(torch, values["default_dtype"]))
+    if str(torch.get_default_device()) != values["default_device"]:
+        torch.set_default_device(None if values["default_device"] == "cpu" else values["default_device"])
+    torch.set_grad_enabled(values["grad"])
+    deterministic, warn_only = values["deterministic"]
+    torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+    torch.set_float32_matmul_precision(values["matmul_precision"])
+    for name, value in values["cudnn"].items():
+        setattr(torch.backends.cudnn, name, value)
+    torch.autograd.set_detect_anomaly(values["anomaly"])
+    torch.default_generator.set_state(torch.frombuffer(bytearray(values["random"]), dtype=torch.uint8))
+
+
+def _read_devices(last: Mapping[str, Any]) -> _Values:
+    state = devices.device_state()
+    if not state.generators:
+        return dict(last)
+    return {"current": state.current_device, "generators": list(state.generators)}
+
+
+def _apply_devices(values: Mapping[str, Any]) -> None:
+    if values:
+        devices.apply_device_state(DeviceState(values["current"], tuple(values["generators"])))
+
+
+def _read_matplotlib(_: Mapping[str, Any]) -> _Values:
+    import matplotlib as mpl
+
+    default = dict(dict.items(mpl.rcParamsDefault))
+    now = dict(dict.items(mpl.rcParams))
+    return {key: value for key, value in now.items() if not key.startswith("backend") and value != default.get(key)}
+
+
+def _apply_matplotlib(values: Mapping[str, Any]) -> None:
+    import matplotlib as mpl
+
+    everything: dict[str, Any] = dict(dict.items(mpl.rcParamsDefault))
+    default = {key: value for key, value in everything.items() if not key.startswith("backend")}
+    dict.update(mpl.rcParams, {**default, **values})
+
+
+SECTIONS: Final[dict[str, Section]] = {
+    "devices": Section(None, devices.active, _read_devices, _apply_devices),
+    "numpy": Section("numpy", lambda: _imported("numpy", "random"), _read_numpy, _apply_numpy),
+    "torch": Section("torch", lambda: _imported("torch", "default_generator"), _read_torch, _apply_torch),
+    "matplotlib": Section("matplotlib", lambda: _imported("matplotlib", "rcParamsDefault"), _read_matplotlib, _apply_matplotlib),
+}

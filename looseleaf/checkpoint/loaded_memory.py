@@ -1,0 +1,163 @@
+"""Memory during and after a restore: one object for each payload or shared small block, whoever views it."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import sys
+import weakref
+from typing import Any
+
+from looseleaf.checkpoint.memory import CPU, Block, active_backend
+from looseleaf.errors import PreconditionFailed
+from looseleaf.ids import PayloadId
+
+
+class LoadedMemory:
+    """`size_bytes` of memory on `device`, seen by arrays as a buffer and by tensors as storages.
+
+    Host memory is `exporter`, any object with a writable buffer; views keep it alive, this object need not live on.
+    """
+
+    def __init__(self, exporter: Any, size_bytes: int, device: str = CPU, payload_id: PayloadId | None = None) -> None:
+        self.device = device
+        self.size_bytes = size_bytes
+        self.payload_id = payload_id
+        self._exporter = exporter
+        self._storages: dict[tuple[int, int], Any] = {}
+
+    @classmethod
+    def of_mapping(cls, mapped: Any, size_bytes: int, device: str, payload_id: PayloadId) -> LoadedMemory:
+        """Memory that a StateIO mapped; its exporter can be referred to weakly."""
+        exporter = (ctypes.c_char * size_bytes).from_buffer(mapped) if size_bytes else bytearray()
+        return cls(exporter, size_bytes, device, payload_id)
+
+    @property
+    def exporter(self) -> Any:
+        """What holds the memory; it lives as long as any view."""
+        return self._exporter
+
+    @property
+    def address(self) -> int:
+        """Address of the first byte of host memory."""
+        if not self.size_bytes:
+            return 0
+        return ctypes.addressof(ctypes.c_char.from_buffer(self._exporter))
+
+    def storages(self) -> list[Any]:
+        """The torch storages that were made over this memory."""
+        return list(self._storages.values())
+
+    def array_buffer(self) -> Any:
+        """What numpy puts an array on."""
+        if self.device != CPU:
+            raise PreconditionFailed("WRONG_DEVICE", f"an array cannot lie on {self.device}")
+        return self._exporter
+
+    def storage(self, offset: int, size_bytes: int) -> Any:
+        """The torch storage over [offset, offset + size_bytes); the same object for the same range."""
+        found = self._storages.get((offset, size_bytes))
+        if found is None:
+            found = self._storages[offset, size_bytes] = self._make_storage(offset, size_bytes)
+        return found
+
+    def add_storage(self, offset: int, storage: Any) -> None:
+        """A storage that exists over this memory already."""
+        self._storages[offset, storage.nbytes()] = storage
+
+    def _make_storage(self, offset: int, size_bytes: int) -> Any:
+        torch: Any = importlib.import_module("torch")
+        if size_bytes == 0:
+            return torch.UntypedStorage(0)
+        on_host = torch.frombuffer(self._exporter, dtype=torch.uint8, count=size_bytes, offset=offset).untyped_storage()
+        if self.device == CPU:
+            return on_host
+        backend = active_backend()
+        if backend is None:
+            raise PreconditionFailed(
+                "DEVICE_ABSENT", f"the value lives on {self.device}, and no devices are set up here", device=self.device
+            )
+        return backend.to_device(on_host, self.device)
+
+
+class Home:
+    """Where a known payload or small shared block lives in this process, held weakly unless asked otherwise."""
+
+    def __init__(self, device: str, address: int, size_bytes: int, kind: str, owners: list[Any]) -> None:
+        self.device = device
+        self.address = address
+        self.size_bytes = size_bytes
+        self.kind = kind
+        self._owners = [weakref.ref(owner) for owner in owners if not isinstance(owner, (bytes, bytearray))]
+        self._held: LoadedMemory | None = None
+
+    @classmethod
+    def of_block(cls, block: Block) -> Home:
+        """The block that a save has found."""
+        return cls(block.device, block.address, block.size_bytes, block.kind, block.owners)
+
+    @classmethod
+    def of_loaded(cls, loaded: LoadedMemory) -> Home:
+        """Memory that a restore has made."""
+        storages = loaded.storages()
+        on_host = loaded.device == CPU
+        address = loaded.address if on_host else min([s.data_ptr() for s in storages], default=0)
+        owners = [*storages, *([loaded.exporter] if on_host and loaded.size_bytes else [])]
+        home = cls(loaded.device, address, loaded.size_bytes, "memory", owners)
+        home._held = loaded
+        return home
+
+    @property
+    def key(self) -> tuple[str, int, int, str]:
+        """As Block.key."""
+        return (self.device, self.address, self.size_bytes, self.kind)
+
+    @property
+    def is_held(self) -> bool:
+        """True if it lives on although nobody else uses it."""
+        return self._held is not None
+
+    def is_alive(self) -> bool:
+        """True if the memory is still the one it was."""
+        return self._held is not None or any(owner() is not None for owner in self._owners)
+
+    def loaded(self) -> LoadedMemory | None:
+        """The memory, for more objects to be made on it; None if it is gone."""
+        if self._held is not None:
+            return self._held
+        owners = [owner for owner in (reference() for reference in self._owners) if owner is not None]
+        if not owners or self.kind != "memory":
+            return None
+        exporter = (ctypes.c_char * self.size_bytes).from_address(self.address)
+        # ctypes does not know who owns the memory; an attribute of the array lives as long as every view of it.
+        exporter._looseleaf_owners = owners  # type: ignore[attr-defined]
+        made = LoadedMemory(exporter, self.size_bytes, self.device)
+        for owner in owners:
+            if hasattr(owner, "data_ptr"):
+                made.add_storage(owner.data_ptr() - self.address, owner)
+        return made
+
+    def hold(self, wanted: bool) -> None:
+        """Keeps the memory alive, or leaves that to its users."""
+        self._held = self.loaded() if wanted else None
+
+
+def loaded_memory(source: Any) -> LoadedMemory:
+    """`source` itself, or memory over a bytearray that was restored as an object of its own."""
+    if isinstance(source, LoadedMemory):
+        return source
+    return LoadedMemory(source, len(source))
+
+
+def inline_memory(data: bytes, device: str) -> LoadedMemory:
+    """A small block that several tensors or arrays share; torch may resize storages over it."""
+    torch = sys.modules.get("torch")
+    if torch is None or device != CPU:
+        return LoadedMemory(bytearray(data), len(data), device)
+    # Small memory belongs to torch's allocator, as a fresh tensor's does: then `resize_` and `out=` work on it.
+    storage = torch.UntypedStorage(len(data))
+    tensor = torch.empty(0, dtype=torch.uint8).set_(storage)
+    tensor.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    made = LoadedMemory(tensor.numpy(), len(data), device)
+    made.add_storage(0, storage)
+    return made

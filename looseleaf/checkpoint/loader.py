@@ -1,0 +1,195 @@
+"""Stored units as live objects again: any subset, with everything that they share shared (design §3).
+
+Units load after what they refer to. On a cycle of references the objects of all its units exist before any is filled.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from looseleaf.checkpoint import unit_format
+from looseleaf.checkpoint.components import components
+from looseleaf.checkpoint.loaded_memory import LoadedMemory
+from looseleaf.checkpoint.manifest import Manifest, PayloadEntry, UnitEntry
+from looseleaf.checkpoint.rebuild import module_attribute
+from looseleaf.checkpoint.state_io import StateIO
+from looseleaf.errors import Corrupt, LooseLeafError, PreconditionFailed
+from looseleaf.ids import PayloadId, UnitId
+
+
+class _UnitReader(pickle.Unpickler):
+    """One unit's pickles; `lookup` answers for what they name outside the unit."""
+
+    def __init__(self, data: bytes | memoryview, lookup: Callable[[int | str], Any]) -> None:
+        self.mode = bytes(data[:1])
+        super().__init__(io.BytesIO(data[1:]))
+        self._lookup = lookup
+
+    def persistent_load(self, name: Any) -> Any:
+        """The object behind a persistent id."""
+        return self._lookup(name)
+
+
+class Loader:
+    """Loads units of one version. `failed` says of each unit that could not be loaded, and of those that need it, why."""
+
+    def __init__(
+        self, manifest: Manifest, io_: StateIO, namespace: dict[str, Any], live: Callable[[int], Any]
+    ) -> None:
+        self._manifest = manifest
+        self._io = io_
+        self._namespace = namespace
+        self._live = live
+        self._alive: dict[int, Any] = {}
+        self.loaded: dict[UnitId, Any] = {}
+        self.failed: dict[UnitId, LooseLeafError] = {}
+        self.memory: dict[PayloadId, Any] = {}
+        self.mapped_bytes = 0
+        self._data: Mapping[bytes, bytes] = {}
+        self._readers: dict[UnitId, _UnitReader] = {}
+        self._in_work: set[UnitId] = set()
+        self._to_fill: list[tuple[int, bytes, Any, Callable[[], Any]]] = []
+
+    def load(self, heads: Iterable[UnitId]) -> None:
+        """Makes `loaded[id]` of all of `heads` that can be had, and of everything they need that does not live here."""
+        groups = components(list(heads), self._refs_to_load)
+        wanted = [unit_id for group in groups for unit_id in group if not self._is_here(unit_id)]
+        inline = {self._entry(unit_id).hash for unit_id in wanted if not self._entry(unit_id).regions}
+        self._data = self._io.fetch_units(sorted(inline)) if inline else {}
+        for group in groups:
+            missing = [unit_id for unit_id in group if not self._is_here(unit_id)]
+            if missing:
+                self._load_group(missing)
+
+    def _refs_to_load(self, unit_id: UnitId) -> Iterable[UnitId]:
+        return () if self._is_here(unit_id) else self._entry(unit_id).header.refs
+
+    def value_of(self, unit_id: UnitId) -> Any:
+        """The object of a unit that was loaded or lives here."""
+        return self.loaded[unit_id] if unit_id in self.loaded else self._living(unit_id)
+
+    def _living(self, some_id: int) -> Any:
+        """What lives here already; kept from now on, so that it does not die before it is used."""
+        found = self._alive.get(some_id)
+        if found is None:
+            found = self._live(some_id)
+            if found is not None:
+                self._alive[some_id] = found
+        return found
+
+    def _is_here(self, unit_id: UnitId) -> bool:
+        return unit_id in self.loaded or self._living(unit_id) is not None
+
+    def _entry(self, unit_id: UnitId) -> UnitEntry:
+        return self._manifest.units[unit_id]
+
+    def _load_group(self, group: list[UnitId]) -> None:
+        """A component: usually one unit, else a cycle."""
+        needed = {ref for unit_id in group for ref in self._entry(unit_id).header.refs}
+        broken = next((ref for ref in sorted(needed) if ref in self.failed), None)
+        try:
+            if broken is not None:
+                raise self.failed[broken]
+            self._to_fill = []
+            for unit_id in sorted(group, key=self._made_last):
+                self._make(unit_id)
+            # Sets and dicts last: the hash of a key may depend on its contents.
+            for made in sorted(self._to_fill, key=lambda made: made[0]):
+                unit_format.fill(*made[1:])
+        except Exception as error:
+            self._fail(group, error)
+        finally:
+            for unit_id in group:
+                self._readers.pop(unit_id, None)
+                self._in_work.discard(unit_id)
+
+    def _fail(self, group: list[UnitId], error: Exception) -> None:
+        if not isinstance(error, LooseLeafError):
+            kind = self._entry(group[0]).header.type_name
+            error = PreconditionFailed(
+                "RESTORE_FAILED", f"a saved {kind} could not be made again here: {type(error).__name__}: {error}"
+            )
+        for unit_id in group:
+            self.loaded.pop(unit_id, None)
+            self.failed[unit_id] = error
+
+    def _made_last(self, unit_id: UnitId) -> bool:
+        return self._reader(unit_id).mode == unit_format.MODE_VALUE
+
+    def _reader(self, unit_id: UnitId) -> _UnitReader:
+        reader = self._readers.get(unit_id)
+        if reader is None:
+            reader = self._readers[unit_id] = _UnitReader(self._bytes_of(self._entry(unit_id)), self._lookup)
+        return reader
+
+    def _bytes_of(self, entry: UnitEntry) -> bytes | memoryview:
+        if not entry.regions:
+            data = self._data[entry.hash]
+        else:
+            data = memoryview(self._io.map_regions(entry.regions)).cast("B")  # type: ignore[assignment]
+            self.mapped_bytes += entry.size_bytes
+        if len(data) != entry.size_bytes or not data:
+            raise Corrupt("UNIT_DAMAGED", f"a saved object has {len(data)} bytes instead of {entry.size_bytes}")
+        return data
+
+    def _make(self, unit_id: UnitId) -> None:
+        """Makes the unit's object; notes how to fill it if that is a second step."""
+        if unit_id in self.loaded:
+            return
+        if unit_id in self._in_work:
+            raise Corrupt("CYCLIC_CONSTRUCTION", "saved objects each need the other to exist first")
+        self._in_work.add(unit_id)
+        reader = self._reader(unit_id)
+        if reader.mode == unit_format.MODE_VALUE:
+            self.loaded[unit_id] = reader.load()
+            return
+        made = self.loaded[unit_id] = unit_format.make_empty(reader.mode, reader.load)
+        rank = 1 if reader.mode in (unit_format.MODE_DICT, unit_format.MODE_SET) else 0
+        self._to_fill.append((rank, reader.mode, made, reader.load))
+
+    def _lookup(self, name: int | str) -> Any:
+        if name == 0:
+            return self._namespace
+        if isinstance(name, str):
+            return _module_dict(name)
+        if name in self._manifest.payloads:
+            return self._memory_of(PayloadId(name))
+        unit_id = UnitId(name)
+        if unit_id in self.loaded:
+            return self.loaded[unit_id]
+        found = self._living(unit_id)
+        if found is not None:
+            return found
+        if unit_id in self.failed:
+            raise self.failed[unit_id]
+        self._make(unit_id)
+        return self.loaded[unit_id]
+
+    def _memory_of(self, payload_id: PayloadId) -> Any:
+        found = self.memory.get(payload_id)
+        if found is None:
+            found = self._living(payload_id)
+        if found is None:
+            found = self.memory[payload_id] = self._map(payload_id, self._manifest.payloads[payload_id])
+        return found
+
+    def _map(self, payload_id: PayloadId, entry: PayloadEntry) -> Any:
+        mapped = self._io.map_regions(entry.regions) if entry.size_bytes else bytearray()
+        self.mapped_bytes += entry.size_bytes
+        if memoryview(mapped).nbytes != entry.size_bytes:
+            raise Corrupt("PAYLOAD_DAMAGED", f"a saved block has {memoryview(mapped).nbytes} bytes, not {entry.size_bytes}")
+        if entry.kind == "bytes":
+            return bytes(mapped)
+        if entry.kind == "bytearray":
+            return bytearray(mapped)
+        return LoadedMemory.of_mapping(mapped, entry.size_bytes, entry.device, payload_id)
+
+
+def _module_dict(name: str) -> Any:
+    kind, _, module = name.partition(":")
+    if kind != "dict":
+        raise Corrupt("UNIT_DAMAGED", f"a saved object names {name!r}")
+    return module_attribute(module, "__dict__")

@@ -1,0 +1,217 @@
+"""Arrays as (memory, dtype, offset, shape, strides, flags): views share, and keep their base (design §3).
+
+`reduce_array` at save, the other public functions at restore; the latter's names are part of the format.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from looseleaf.checkpoint.loaded_memory import loaded_memory
+from looseleaf.checkpoint.memory import Block, MemoryMap, array_bounds, outermost
+from looseleaf.errors import PreconditionFailed
+from looseleaf.units import INLINE_PAYLOAD_BYTES_MAX
+
+
+def note_array(value: np.ndarray[Any, Any], memory: MemoryMap) -> list[Any]:
+    """Tells `memory` where the array's elements lie; returns the objects that the array refers to."""
+    children = list(getattr(value, "__dict__", {}).values())
+    if isinstance(value, np.memmap):
+        return [value.base] if isinstance(value.base, np.memmap) else []
+    base = outermost(value, np.ndarray)
+    if base is not value:
+        return [*children, base]
+    if value.dtype.hasobject:
+        return [*children, *value.ravel(order="K").tolist()]
+    memory.note_array(value, value)
+    owner = value.base
+    if isinstance(owner, memoryview) and isinstance(owner.obj, bytearray):
+        children.append(owner.obj)
+    return children
+
+
+def reduce_array(value: np.ndarray[Any, Any], memory: MemoryMap) -> Any:
+    """What a unit's pickle says of an array; NotImplemented: the array's own way."""
+    kind = type(value)
+    if issubclass(kind, np.memmap):
+        return _reduce_memmap(value)
+    if kind is not np.ndarray:
+        return _reduce_subclass(value)
+    base = outermost(value, np.ndarray)
+    if value.dtype.hasobject:
+        return NotImplemented if base is value or not _lines_up(value, base) else _reduce_object_view(value, base)
+    if base.dtype.hasobject:
+        raise PreconditionFailed("POINTERS", "an array of raw pointers to objects cannot move")
+    if base is not value and type(base) is np.ndarray and _contiguous_alias(base) is not None:
+        offset = _address(value) - _address(base)
+        return array_view, (base, value.dtype, offset, value.shape, value.strides, value.flags.writeable)
+    if base is not value and isinstance(base, np.memmap):
+        return NotImplemented
+    return _reduce_base(value, base, memory)
+
+
+def _reduce_base(value: np.ndarray[Any, Any], base: np.ndarray[Any, Any], memory: MemoryMap) -> Any:
+    low, high = array_bounds(value)
+    if low == high:
+        return empty_array, (value.dtype, value.shape)
+    block = memory.block_of(base)
+    if block is None and array_bounds(base)[1] - array_bounds(base)[0] >= INLINE_PAYLOAD_BYTES_MAX:
+        block = memory.add_late(base, is_storage=False)
+    if value is base and (block is None or _is_sole_owner(block, base)) and not _is_big(block):
+        if value.flags.c_contiguous or value.flags.f_contiguous:
+            order = "C" if value.flags.c_contiguous else "F"
+            data = value.tobytes("A")
+            return owned_array, (data, value.dtype, value.shape, order, value.flags.writeable)
+    if block is None:
+        block = memory.add_late(base, is_storage=False)
+    source = block.owner if block.kind == "bytearray" else block
+    place = _address(value) - block.address
+    return array_on_memory, (source, value.dtype, place, value.shape, value.strides, value.flags.writeable)
+
+
+def _is_big(block: Block | None) -> bool:
+    return block is not None and block.is_payload
+
+
+def _is_sole_owner(block: Block, base: np.ndarray[Any, Any]) -> bool:
+    return len(block.owners) == 1 and block.owners[0] is base and block.payload_id is None
+
+
+def _reduce_subclass(value: np.ndarray[Any, Any]) -> Any:
+    kind = type(value)
+    own_ways = ("__reduce__", "__reduce_ex__", "__setstate__")
+    if not issubclass(kind, np.ma.MaskedArray) and any(getattr(kind, way) is not getattr(np.ndarray, way) for way in own_ways):
+        if kind is not np.recarray and not kind.__module__.startswith("numpy"):
+            return NotImplemented
+    plain = value.view(np.ndarray)
+    return array_subclass, (plain, kind, value.dtype), dict(vars(value))
+
+
+def _reduce_object_view(value: np.ndarray[Any, Any], base: np.ndarray[Any, Any]) -> Any:
+    offset = (_address(value) - _address(base)) // value.itemsize
+    return object_view, (base, offset, value.shape, value.strides, value.flags.writeable)
+
+
+def _lines_up(value: np.ndarray[Any, Any], base: np.ndarray[Any, Any]) -> bool:
+    return type(base) is np.ndarray and base.dtype == value.dtype and _contiguous_alias(base) is not None
+
+
+def _reduce_memmap(value: Any) -> Any:
+    filename, mode = getattr(value, "filename", None), getattr(value, "mode", None)
+    if filename is None or mode == "c":
+        raise PreconditionFailed(
+            "MAPPED_FILE", "a mapped file with private changes cannot move: copy it with np.array(...)"
+        )
+    if isinstance(value.base, np.memmap):
+        root = value.base
+        while isinstance(root.base, np.memmap):
+            root = root.base
+        return memmap_view, (root, value.dtype, _address(value) - _address(root), value.shape, value.strides)
+    order = "C" if value.flags.c_contiguous else "F"
+    return memory_mapped_file, (str(filename), value.dtype, mode, value.offset, value.shape, order)
+
+
+def _address(value: np.ndarray[Any, Any]) -> int:
+    return int(value.__array_interface__["data"][0])
+
+
+def _contiguous_alias(base: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+    """A C-contiguous array over the same elements as `base`, whose own base numpy takes to be `base`; None if none is."""
+    if base.flags.c_contiguous:
+        return base
+    if base.size == 0 or any(stride < 0 for stride in base.strides):
+        return None
+    turned = base.transpose(sorted(range(base.ndim), key=lambda axis: (-base.strides[axis], axis)))
+    return turned if turned.flags.c_contiguous else None
+
+
+def empty_array(dtype: np.dtype[Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """An array without elements."""
+    return np.empty(shape, dtype)
+
+
+def owned_array(
+    data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], order: Any, writeable: bool
+) -> np.ndarray[Any, Any]:
+    """A small array that owns its memory."""
+    made = np.empty(shape, dtype, order)
+    flat = made.reshape(-1, order="A" if order == "C" else "F")
+    flat[...] = np.frombuffer(data, dtype)
+    if not writeable:
+        made.flags.writeable = False
+    return made
+
+
+def array_on_memory(
+    memory: Any, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...], strides: tuple[int, ...], writeable: bool
+) -> np.ndarray[Any, Any]:
+    """An array whose elements lie in `memory` from byte `offset` on."""
+    buffer = loaded_memory(memory).array_buffer()
+    made: np.ndarray[Any, Any] = np.ndarray(shape, dtype, buffer, offset, strides)
+    made.flags.writeable = writeable
+    return made
+
+
+def array_view(
+    base: np.ndarray[Any, Any], dtype: np.dtype[Any], offset: int, shape: tuple[int, ...], strides: tuple[int, ...],
+    writeable: bool,
+) -> np.ndarray[Any, Any]:  # fmt: skip
+    """A view of `base`, `offset` bytes from its first element."""
+    alias = _contiguous_alias(base)
+    assert alias is not None
+    made: np.ndarray[Any, Any]
+    if writeable and not base.flags.writeable:
+        # The view was taken before its base was made read-only.
+        base.flags.writeable = True
+        made = np.ndarray(shape, dtype, _contiguous_alias(base), offset, strides)
+        base.flags.writeable = False
+        return made
+    made = np.ndarray(shape, dtype, alias, offset, strides)
+    if not writeable:
+        made.flags.writeable = False
+    return made
+
+
+def object_view(
+    base: np.ndarray[Any, Any], offset: int, shape: tuple[int, ...], strides: tuple[int, ...], writeable: bool
+) -> np.ndarray[Any, Any]:
+    """A view of an array of objects, `offset` elements from its first one in memory."""
+    alias = _contiguous_alias(base)
+    assert alias is not None
+    flat = alias.reshape(-1)[offset:]
+    return np.lib.stride_tricks.as_strided(flat, shape, strides, writeable=writeable)
+
+
+def array_subclass(plain: np.ndarray[Any, Any], kind: type, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """`plain` seen as an array of a subclass; its attributes follow as state."""
+    made: np.ndarray[Any, Any] = plain.view(kind)
+    if made.dtype != dtype or type(made.dtype) is not type(dtype):
+        made.dtype = dtype  # type: ignore[misc]
+    return made
+
+
+def memory_mapped_file(
+    filename: str, dtype: np.dtype[Any], mode: Any, offset: int, shape: tuple[int, ...], order: Any
+) -> np.ndarray[Any, Any]:
+    """The same file mapped again; never created, never truncated."""
+    if not Path(filename).exists():
+        raise PreconditionFailed("MAPPED_FILE_GONE", f"the array maps {filename}, which is not on this host")
+    return np.memmap(filename, dtype, "r+" if mode == "w+" else mode, offset, shape, order)
+
+
+def memmap_view(
+    root: Any, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...], strides: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
+    """A view of a mapped file."""
+    made: Any = np.ndarray.__new__(np.memmap, shape, dtype, root, offset, strides)
+    for name in ("_mmap", "filename", "offset", "mode"):
+        setattr(made, name, getattr(root, name))
+    found: np.ndarray[Any, Any] = made
+    return found
+
+
+assert sys.byteorder == "little"

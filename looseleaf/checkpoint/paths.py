@@ -1,0 +1,115 @@
+"""The way from a variable to an object inside it, as a person would write it: `x.items[3]`."""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections import deque
+from typing import Any, Final
+
+from looseleaf.checkpoint.walk import Graph
+
+_PATH_CHARS_MAX: Final = 500
+_KEY_CHARS_MAX: Final = 40
+
+
+def path_to(graph: Graph, node: int, root: int = 0) -> str:
+    """The path of `node`, from the variable whose node is `root`, or from the one that the walk came from."""
+    way = _way_between(graph, root, node) if root else _walked_way(graph, node)
+    name = graph.root_names.get(way[0], "")
+    text = name + _steps([graph.objects[step] for step in way])
+    return text if len(text) <= _PATH_CHARS_MAX else text[: _PATH_CHARS_MAX - 1] + "…"
+
+
+def _walked_way(graph: Graph, node: int) -> list[int]:
+    way = [node]
+    while graph.parents[way[-1]]:
+        way.append(graph.parents[way[-1]])
+    return way[::-1]
+
+
+def _way_between(graph: Graph, root: int, node: int) -> list[int]:
+    """A shortest way by any edges; the walked one if there is none."""
+    onward: dict[int, int] = {node: 0}
+    todo = deque([node])
+    while todo:
+        current = todo.popleft()
+        if current == root:
+            way = [root]
+            while way[-1] != node:
+                way.append(onward[way[-1]])
+            return way
+        for above in (graph.parents[current], *graph.extra_predecessors.get(current, ())):
+            if above and above not in onward:
+                onward[above] = current
+                todo.append(above)
+    return _walked_way(graph, node)
+
+
+def _steps(way: list[Any]) -> str:
+    text = ""
+    attributes_of_object = False
+    for above, below in zip(way, way[1:], strict=False):
+        if _attributes(above) is below:
+            attributes_of_object = True
+            continue
+        text += _step(above, below, attributes_of_object)
+        attributes_of_object = False
+        if len(text) > _PATH_CHARS_MAX:
+            break
+    return text
+
+
+def _attributes(value: Any) -> Any:
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+
+
+def _step(above: Any, below: Any, attributes_of_object: bool) -> str:
+    if isinstance(above, dict):
+        for key, value in list(above.items()):
+            if value is below:
+                return f".{key}" if attributes_of_object else f"[{_key(key)}]"
+            if key is below:
+                return ".keys()"
+    if isinstance(above, (list, tuple, collections.deque)):
+        for index, value in enumerate(above):
+            if value is below:
+                return f"[{index}]"
+    if isinstance(above, types.FunctionType):
+        return _step_into_function(above, below)
+    if isinstance(above, types.CellType):
+        return ""
+    return _step_into_object(above, below)
+
+
+def _key(key: Any) -> str:
+    text = repr(key) if type(key) in (str, int, float, bool, bytes) else f"<{type(key).__name__}>"
+    return text if len(text) <= _KEY_CHARS_MAX else text[: _KEY_CHARS_MAX - 1] + "…"
+
+
+def _step_into_function(above: types.FunctionType, below: Any) -> str:
+    if below is above.__closure__:
+        return ".<closure>"
+    for name, cell in zip(above.__code__.co_freevars, above.__closure__ or (), strict=False):
+        if cell is below:
+            return f".<closure {name}>"
+    return ".<defaults>"
+
+
+def _step_into_object(above: Any, below: Any) -> str:
+    attributes = _attributes(above)
+    for name, value in list(attributes.items()) if attributes is not None else ():
+        if value is below:
+            return f".{name}"
+    for cls in type(above).__mro__:
+        for name, member in list(vars(cls).items()):
+            if isinstance(member, types.MemberDescriptorType):
+                try:
+                    if member.__get__(above, type(above)) is below:
+                        return f".{name}"
+                except AttributeError:
+                    continue
+    return f".<{type(below).__name__}>"

@@ -1,0 +1,199 @@
+"""The pickler of units: cloudpickle's, with our ways for what must keep its identity (design §3).
+
+`persistent_id` answers for heads of units, payloads and namespaces: an int is a unit's or payload's id, 0 the session's
+namespace, "dict:M" the namespace of module M, "attr:M:A" an attribute of module M.
+"""
+
+from __future__ import annotations
+
+import enum
+import io
+import logging
+import marshal
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+import cloudpickle
+
+from looseleaf.checkpoint import code_reducers, rebuild
+from looseleaf.checkpoint.by_name import is_importable, is_library_module, module_dicts, module_instances
+from looseleaf.checkpoint.loaded_memory import inline_memory
+from looseleaf.checkpoint.memory import Block, MemoryMap
+from looseleaf.checkpoint.refusals import refusal_of_instance, standard_streams
+from looseleaf.errors import PreconditionFailed
+
+PROTOCOL: Final = 5
+# The session's namespace as a persistent id.
+NAMESPACE_ID: Final = 0
+
+
+class PickleScope:
+    """What all units of one save share: persistent ids by identity, the memory map, and facts that pickling brings up.
+
+    `persistent_ids`: id(object) -> persistent id, of objects that live as long as the scope. `payload_of_head`: the
+    payload of a byte string that heads a unit.
+    `path_of(value)` names an object for a person.
+    """
+
+    def __init__(self, namespace: dict[str, Any], memory: MemoryMap, path_of: Callable[[Any], str]) -> None:
+        self.memory = memory
+        self.path_of = path_of
+        self.persistent_ids: dict[int, int | str] = {id(namespace): NAMESPACE_ID}
+        self.persistent_ids.update({key: f"dict:{name}" for key, name in module_dicts().items()})
+        self.payload_of_head: dict[int, int] = {}
+        self.streams = {id(value): name for name, value in standard_streams().items() if value is not None}
+        self._singletons: dict[type, dict[int, str]] = {}
+        self.numpy = _imported("numpy", "ndarray")
+        self.torch = _imported("torch", "UntypedStorage")
+
+    def singletons_of(self, kind: type) -> dict[int, str]:
+        """Attributes of the module of `kind` that are instances of it, by id."""
+        found = self._singletons.get(kind)
+        if found is None:
+            found = self._singletons[kind] = module_instances(kind)
+        return found
+
+
+def _imported(name: str, attribute: str) -> Any:
+    module = sys.modules.get(name)
+    return module if hasattr(module, attribute) else None
+
+
+class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles one unit; afterwards `used` holds the persistent ids that it named, `kinds` the types that it met.
+
+    `code`: code objects of the session's functions in the unit. `notes`: what was kept only in part. `last`: the object
+    that it was busy with, for the path of an error.
+    """
+
+    def __init__(self, scope: PickleScope) -> None:
+        self.file = io.BytesIO()
+        super().__init__(self.file, protocol=PROTOCOL)
+        self.scope = scope
+        self.used: set[int | str] = set()
+        self.kinds: set[type] = set()
+        self.modules: set[str] = set()
+        self.code: list[types.CodeType] = []
+        self.notes: list[str] = []
+        self.last: Any = None
+        self.inline_memory: list[Block] = []
+        self._ids = scope.persistent_ids
+
+    def persistent_id(self, value: Any) -> Any:
+        """The id of an object that is stored elsewhere, else None."""
+        found = self._ids.get(id(value))
+        if found is not None:
+            self.used.add(found)
+        return found
+
+    def reducer_override(self, value: Any) -> Any:
+        """How to take `value` apart; called for everything but the builtin containers and atoms."""
+        self.last = value
+        kind = type(value)
+        if kind is types.FunctionType:
+            return self._function(value)
+        if issubclass(kind, type):
+            return self._class(value)
+        if kind is Block:
+            return self._block(value)
+        self.kinds.add(kind)
+        if id(value) in self.scope.streams:
+            return rebuild.stream, (self.scope.streams[id(value)],)
+        refusal = refusal_of_instance(value)
+        if refusal is not None:
+            return self._refuse(value, refusal.reason, refusal.detail)
+        special = self._library(value, kind)
+        if special is not None:
+            return special
+        return self._instance(value, kind)
+
+    def _refuse(self, value: Any, reason: str, detail: str) -> Any:
+        if any(base.__module__.startswith("IPython.core.interactiveshell") for base in type(value).__mro__):
+            return rebuild.shell, ()
+        raise PreconditionFailed(reason, detail)
+
+    def _function(self, value: types.FunctionType) -> Any:
+        reduced = code_reducers.reduce_function(value)
+        if reduced is NotImplemented:
+            self.modules.add(value.__module__)
+        elif self._ids.get(id(value.__globals__)) == NAMESPACE_ID:
+            self.code.append(value.__code__)
+        return reduced
+
+    def _class(self, value: type) -> Any:
+        if is_importable(value):
+            self.modules.add(value.__module__)
+            return super().reducer_override(value) if value.__module__ == "builtins" else NotImplemented
+        return code_reducers.reduce_class(value)
+
+    def _block(self, block: Block) -> Any:
+        assert not block.is_payload
+        self.inline_memory.append(block)
+        return inline_memory, (bytes(block.read()), block.device)
+
+    def _library(self, value: Any, kind: type) -> Any:
+        numpy, torch = self.scope.numpy, self.scope.torch
+        if numpy is not None and issubclass(kind, numpy.ndarray):
+            from looseleaf.checkpoint.numpy_memory import reduce_array
+
+            return reduce_array(value, self.scope.memory)
+        if torch is not None and issubclass(kind, torch.Tensor):
+            return self._tensor(value)
+        if torch is not None and issubclass(kind, (torch.UntypedStorage, torch.storage.TypedStorage)):
+            from looseleaf.checkpoint.torch_memory import reduce_storage
+
+            return reduce_storage(value, self.scope.memory)
+        return None
+
+    def _tensor(self, value: Any) -> Any:
+        from looseleaf.checkpoint.torch_memory import reduce_tensor
+
+        if value.grad_fn is not None:
+            self.notes.append(f"GRAPH_NOT_CARRIED {self.scope.path_of(value)}")
+        return reduce_tensor(value, self.scope.memory, self.scope.path_of)
+
+    def _instance(self, value: Any, kind: type) -> Any:
+        reducer = code_reducers.REDUCERS.get(kind)
+        if reducer is not None:
+            return reducer(value)
+        if issubclass(kind, logging.Logger):
+            return code_reducers.reduce_logger(value)
+        if isinstance(value, enum.Enum) and not is_importable(kind):
+            return code_reducers.reduce_enum_member(value)
+        if issubclass(kind, weakref.ref):
+            return code_reducers.reduce_weak_reference(value)
+        if kind is types.CodeType:
+            self.code.append(value)
+            return marshal.loads, (marshal.dumps(value, code_reducers.MARSHAL_VERSION),)
+        if kind is memoryview:
+            reduced = code_reducers.reduce_memory_view(value)
+            return reduced if reduced is not None else self._refuse(value, "MEMORY_VIEW", "a view of a part of memory")
+        if kind is types.ModuleType or issubclass(kind, types.ModuleType):
+            self.modules.add(value.__name__)
+            return NotImplemented
+        name = self.scope.singletons_of(kind).get(id(value))
+        if name is not None:
+            return self._singleton(value, kind, name)
+        return self._adopted_dict(value)
+
+    def _singleton(self, value: Any, kind: type, name: str) -> Any:
+        place = (rebuild.module_attribute, (kind.__module__, name))
+        if is_library_module(kind.__module__):
+            return place
+        state = getattr(value, "__dict__", None)
+        return place if state is None else (*place, state, None, None, rebuild.set_attributes)
+
+    def _adopted_dict(self, value: Any) -> Any:
+        """An object whose attribute dict is held by others too, or is the object itself."""
+        attributes = getattr(value, "__dict__", None)
+        if type(attributes) is not dict and attributes is not value:
+            return NotImplemented
+        if attributes is not value and id(attributes) not in self._ids:
+            return NotImplemented
+        reduced = value.__reduce_ex__(PROTOCOL)
+        if not isinstance(reduced, tuple) or len(reduced) < 3 or reduced[2] is not attributes:
+            return NotImplemented
+        return (*reduced[:2], attributes, *(*reduced[3:5], None, None)[:2], rebuild.adopt_dict)

@@ -1,0 +1,119 @@
+"""What a unit's header tells of a value: type, shape, a short text. Never runs code of the person's classes."""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any, Final
+
+from looseleaf.checkpoint.manifest import PREVIEW_CHARS_MAX, Flag
+from looseleaf.checkpoint.memory import device_of
+
+_ITEMS_SHOWN_MAX: Final = 5
+_DEPTH_MAX: Final = 2
+_FLAG_INT_BITS_MAX: Final = 62
+_FLAG_CHARS_MAX: Final = 200
+_NUMBERS: Final = (bool, int, float, complex, type(None))
+_BRACKETS: Final[dict[Any, tuple[str, str]]] = {
+    list: ("[", "]"), tuple: ("(", ")"), dict: ("{", "}"), set: ("{", "}"), frozenset: ("{", "}"),
+}  # fmt: skip
+_SIZED: Final = (list, tuple, dict, set, frozenset, str, bytes, bytearray)
+
+
+def plain_flag(value: Any) -> tuple[bool, Flag]:
+    """(True, value) for a small plain value that a recipe may evaluate, else (False, None)."""
+    kind = type(value)
+    if kind is int and value.bit_length() > _FLAG_INT_BITS_MAX:
+        return False, None
+    if kind is str:
+        return (True, value) if len(value) <= _FLAG_CHARS_MAX and is_encodable(value) else (False, None)
+    return (True, value) if kind in (bool, int, float, type(None)) else (False, None)
+
+
+def is_encodable(text: str) -> bool:
+    """False for a text with lone surrogates, which no manifest can hold."""
+    return text.isascii() or text.encode("utf-8", "replace") == text.encode("utf-8", "surrogatepass")
+
+
+def kind_of(value: Any) -> str:
+    """"module", "class", "function", "value" for builtin data, "instance" for the rest."""
+    if isinstance(value, types.ModuleType):
+        return "module"
+    if isinstance(value, type):
+        return "class"
+    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
+        return "function"
+    return "value" if type(value) in (*_NUMBERS, *_SIZED) else "instance"
+
+
+def sizes_of(value: Any) -> dict[str, Any]:
+    """length, shape, dtype and device, as far as `value` has them."""
+    kind = type(value)
+    torch, numpy, pandas = sys.modules.get("torch"), sys.modules.get("numpy"), sys.modules.get("pandas")
+    if kind in _SIZED:
+        return {"length": len(value)}
+    if torch is not None and hasattr(torch, "Tensor") and isinstance(value, torch.Tensor):
+        return _tensor_sizes(value)
+    if numpy is not None and hasattr(numpy, "ndarray") and isinstance(value, numpy.ndarray):
+        length = {"length": value.shape[0]} if value.ndim else {}
+        return {"shape": tuple(value.shape), "dtype": str(value.dtype), **length}
+    if pandas is not None and hasattr(pandas, "DataFrame") and kind in (pandas.DataFrame, pandas.Series):
+        dtype = {"dtype": str(value.dtype)} if kind is pandas.Series else {}
+        return {"length": len(value.index), "shape": tuple(int(n) for n in value.shape), **dtype}
+    return {}
+
+
+def _tensor_sizes(value: Any) -> dict[str, Any]:
+    shape = tuple(int(n) for n in value.shape)
+    try:
+        device = device_of(value.untyped_storage())
+    except (RuntimeError, NotImplementedError):
+        device = str(value.device)
+    length = {"length": shape[0]} if shape else {}
+    return {"shape": shape, "dtype": str(value.dtype), "device": device, **length}
+
+
+def preview_of(value: Any) -> str:
+    """A text of at most PREVIEW_CHARS_MAX characters."""
+    text = _preview(value, _DEPTH_MAX)
+    if not is_encodable(text):
+        text = text.encode("ascii", "backslashreplace").decode("ascii")
+    return text if len(text) <= PREVIEW_CHARS_MAX else text[: PREVIEW_CHARS_MAX - 1] + "…"
+
+
+def _preview(value: Any, depth: int) -> str:
+    kind = type(value)
+    if kind is int and value.bit_length() > 4 * PREVIEW_CHARS_MAX:
+        return f"int of {value.bit_length()} bits"
+    if kind in _NUMBERS:
+        return repr(value)
+    if kind in (str, bytes, bytearray):
+        return repr(value[:PREVIEW_CHARS_MAX])
+    if kind in (list, tuple, set, frozenset, dict):
+        return _preview_container(value, depth)
+    if isinstance(value, types.ModuleType):
+        return f"module {value.__name__}"
+    if isinstance(value, type):
+        return f"class {value.__name__}"
+    if isinstance(value, types.FunctionType):
+        return f"function {value.__name__}"
+    sizes = sizes_of(value)
+    details = ", ".join(str(sizes[key]) for key in ("shape", "dtype", "device") if key in sizes)
+    return f"{kind.__name__}({details})" if details else f"{kind.__name__} object"
+
+
+def _preview_container(value: Any, depth: int) -> str:
+    if depth == 0:
+        return f"{type(value).__name__} of {len(value)}"
+    shown = []
+    items = value.items() if isinstance(value, dict) else value
+    for index, item in enumerate(items):
+        if index == _ITEMS_SHOWN_MAX:
+            shown.append("…")
+            break
+        if isinstance(value, dict):
+            shown.append(f"{_preview(item[0], depth - 1)}: {_preview(item[1], depth - 1)}")
+        else:
+            shown.append(_preview(item, depth - 1))
+    opening, closing = _BRACKETS[type(value)]
+    return opening + ", ".join(shown) + closing

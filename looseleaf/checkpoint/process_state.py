@@ -1,0 +1,144 @@
+"""What a process carries besides objects, as an implicit root: random generators, environment, flags (design §3).
+
+A record is a dict of sections of plain values. A section that cannot be seen here, such as torch's before torch is
+imported, keeps what the last version said. Libraries are asked only if the session imported them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from looseleaf.checkpoint import library_state
+from looseleaf.checkpoint.manifest import Unsaved
+from looseleaf.devices.hook import PostImportHook
+
+Record = dict[str, Any]
+# Variables that we, the scheduler or the numeric libraries set for this very process.
+_OURS: Final = re.compile(r"CUDA_VISIBLE_DEVICES$|OMP_|MKL_|OPENBLAS_|KMP_|NUMEXPR_|LOOSELEAF_|JPY_|PYDEVD_")
+_SECRET: Final = re.compile(
+    r"TOKEN|SECRET|PASSW|API_?KEY|CREDENTIAL|PRIVATE_?KEY|ACCESS_?KEY|(^|_)AUTH(_|$)|(^|_)PWD$", re.IGNORECASE
+)
+_SHELL_KEEPS: Final = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
+
+
+class ProcessState:
+    """Reads and sets the state of this process. `base`: what its environment was when the session came to it."""
+
+    def __init__(self) -> None:
+        self._environment: dict[str, str] = dict(os.environ)
+        # Sections that wait for their library, and what watches for its import.
+        self._pending: set[str] = set()
+        self._hooks: list[PostImportHook] = []
+
+    def read(self, last: Mapping[str, Any], patches: Callable[[], Any]) -> tuple[Record, list[Unsaved]]:
+        """The record now, and what was kept out of it on purpose. `last`: the record of the newest version."""
+        environment, unsaved = self._read_environment(last.get("environment", {}))
+        record: Record = {
+            "environment": environment,
+            "cwd": _cwd(),
+            "sys.path": [entry for entry in sys.path if type(entry) is str],
+            "recursion_limit": sys.getrecursionlimit(),
+            "warnings": list(warnings.filters),
+            "patches": patches(),
+            "random": random.getstate(),
+        }
+        for name, section in library_state.SECTIONS.items():
+            if name not in self._pending and section.is_visible():
+                record[name] = section.read(last.get(name, {}))
+            elif name in last:
+                record[name] = last[name]
+        return record, unsaved
+
+    def _read_environment(self, last: Mapping[str, str | None]) -> tuple[dict[str, str | None], list[Unsaved]]:
+        """The variables that the session changed, None for a deleted one."""
+        changed: dict[str, str | None] = dict(last)
+        for name in {*os.environ, *self._environment}:
+            now = os.environ.get(name)
+            if now != self._environment.get(name) and not _OURS.match(name) and name not in _SHELL_KEEPS:
+                changed[name] = now
+        kept: dict[str, str | None] = {}
+        unsaved = []
+        for name in sorted(changed):
+            if _SECRET.search(name) and changed[name] is not None:
+                path = f"os.environ[{name!r}]"
+                text = "it looks like a secret and stays in this process: set it again where it is needed"
+                unsaved.append(Unsaved(path, "SECRET_ENVIRONMENT", path, text))
+            else:
+                kept[name] = changed[name]
+        return kept, unsaved
+
+    def apply(self, record: Mapping[str, Any], *, before_objects: bool) -> list[str]:
+        """Sets what belongs before the session's objects are made, or after; returns what this host could not follow."""
+        problems: list[str] = []
+        if before_objects:
+            self._apply_environment(record.get("environment", {}))
+            _apply_directory(record, problems)
+            sys.setrecursionlimit(max(int(record.get("recursion_limit", 0)), sys.getrecursionlimit()))
+        else:
+            warnings.filters[:] = record.get("warnings", warnings.filters)  # type: ignore[index]
+            warnings._filters_mutated()  # type: ignore[attr-defined]
+            self._forget_hooks()
+            for name, section in library_state.SECTIONS.items():
+                if name in record:
+                    self._apply_section(name, section, record[name])
+            if "random" in record:
+                random.setstate(record["random"])
+        return problems
+
+    def _apply_section(self, name: str, section: library_state.Section, values: Any) -> None:
+        """Now, or when the person imports the library: its first draw must come from the session's stream."""
+        if section.is_visible():
+            section.apply(values)
+            return
+        if section.library is None:
+            return
+        self._pending.add(name)
+
+        def when_imported() -> None:
+            self._pending.discard(name)
+            section.apply(values)
+
+        hook = PostImportHook(section.library, when_imported)
+        self._hooks.append(hook)
+        hook.start()
+
+    def _forget_hooks(self) -> None:
+        for hook in self._hooks:
+            hook.stop()
+        self._hooks.clear()
+        self._pending.clear()
+
+    def _apply_environment(self, environment: Mapping[str, str | None]) -> None:
+        for name, value in environment.items():
+            if _OURS.match(name):
+                continue
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        self._environment = dict(os.environ)
+
+
+def _cwd() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return ""
+
+
+def _apply_directory(record: Mapping[str, Any], problems: list[str]) -> None:
+    cwd = record.get("cwd", "")
+    if cwd and cwd != _cwd():
+        try:
+            os.chdir(cwd)
+        except OSError as error:
+            problems.append(f"the working directory {cwd} is not on this host: {error.strerror}")
+    if "sys.path" in record:
+        sys.path[:] = record["sys.path"]

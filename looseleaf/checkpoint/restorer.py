@@ -1,0 +1,140 @@
+"""Part of StateTracker: makes variables of the tracked version live (design §3: Restore order)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from looseleaf.checkpoint.identity import has_identity
+from looseleaf.checkpoint.labels import HELD_BYTES_MAX
+from looseleaf.checkpoint.loaded_memory import Home, LoadedMemory
+from looseleaf.checkpoint.loader import Loader
+from looseleaf.checkpoint.manifest import Manifest, Unsaved
+from looseleaf.checkpoint.memory import raw_access
+from looseleaf.checkpoint.patches import apply_patches
+from looseleaf.checkpoint.reports import RestoreReport
+from looseleaf.checkpoint.stub import Stub
+from looseleaf.ids import UnitId
+
+if TYPE_CHECKING:
+    from looseleaf.checkpoint.tracker import StateTracker
+
+
+def stub_for(manifest: Manifest, name: str) -> Stub | None:
+    """What stands for the variable as `manifest` knows it; None if it does not."""
+    unit_id = manifest.roots.get(name)
+    if unit_id is not None:
+        return Stub(name, unit_id, manifest.units[unit_id].header, None)
+    entry = next((entry for entry in manifest.unsaved if entry.name == name), None)
+    return None if entry is None else Stub(name, None, None, entry)
+
+
+class Restorer:
+    """One restore. Order: environment, directory and path, imports, objects, patches and flags, random generators."""
+
+    def __init__(self, tracker: StateTracker) -> None:
+        self._tracker = tracker
+        self._manifest = tracker.manifest
+        self._namespace = tracker.namespace
+        self.problems: list[str] = []
+
+    def restore(self, names: list[str], imports: list[str]) -> RestoreReport:
+        """See StateTracker.restore."""
+        tracker, manifest = self._tracker, self._manifest
+        tracker.labels.next_id = max(tracker.labels.next_id, manifest.next_id)
+        with raw_access():
+            self.place_stubs()
+            loader = self.new_loader()
+            is_first = self.begin_process_state(loader)
+            self._import(imports)
+            closure = manifest.closure(names)
+            wanted = [name for name in closure.names if type(self._namespace.get(name)) is Stub]
+            loader.load([manifest.roots[name] for name in wanted])
+            restored, failed = self._bind(wanted, loader)
+            self.adopt(loader)
+            if is_first:
+                self.end_process_state(loader)
+        return RestoreReport(
+            restored=tuple(restored), mapped_bytes=loader.mapped_bytes, missing=closure.missing, failed=tuple(failed),
+            problems=tuple(self.problems),
+        )  # fmt: skip
+
+    def new_loader(self) -> Loader:
+        """A loader of the tracked version that takes what lives here as it is."""
+        return Loader(self._manifest, self._tracker.io, self._namespace, self._tracker.labels.live)
+
+    def place_stubs(self) -> list[str]:
+        """A stub for each variable of the version that the namespace lacks; returns their names."""
+        known = [*self._manifest.roots, *(entry.name for entry in self._manifest.unsaved if not entry.is_place)]
+        added = [name for name in known if name not in self._namespace]
+        for name in added:
+            self._namespace[name] = stub_for(self._manifest, name)
+        return added
+
+    def begin_process_state(self, loader: Loader) -> bool:
+        """Environment, directory and path of the version, if its process state is not set here yet."""
+        unit_id = self._manifest.process_state
+        if unit_id is None or self._tracker.applied_process_state == self._manifest.units[unit_id].hash:
+            return False
+        loader.load([unit_id])
+        if unit_id in loader.failed:
+            self.problems.append(f"the process state could not be set: {loader.failed[unit_id].message}")
+            return False
+        self.problems += self._tracker.process.apply(loader.loaded[unit_id], before_objects=True)
+        return True
+
+    def end_process_state(self, loader: Loader) -> None:
+        """Patches, flags and, last, the random generators."""
+        unit_id = self._manifest.process_state
+        assert unit_id is not None
+        record: dict[str, Any] = loader.loaded[unit_id]
+        apply_patches(record.get("patches", {}))
+        self.problems += self._tracker.process.apply(record, before_objects=False)
+        self._tracker.record = record
+        self._tracker.applied_process_state = self._manifest.units[unit_id].hash
+
+    def _import(self, imports: list[str]) -> None:
+        for name in imports:
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                self.problems.append(f"module {name} could not be imported: {type(error).__name__}: {error}")
+
+    def _bind(self, wanted: list[str], loader: Loader) -> tuple[list[str], list[Unsaved]]:
+        restored, failed = [], []
+        for name in wanted:
+            unit_id = self._manifest.roots[name]
+            if unit_id in loader.failed:
+                error = loader.failed[unit_id]
+                failed.append(Unsaved(name, error.reason, name, error.message, self._manifest.version))
+                continue
+            value = loader.value_of(unit_id)
+            self._namespace[name] = value
+            self._tracker.saved_bindings[name] = id(value)
+            if not has_identity(value):
+                self._tracker.labels.atoms[name] = unit_id
+            restored.append(name)
+        return restored, failed
+
+    def adopt(self, loader: Loader) -> None:
+        """Labels for everything that was loaded, so that the next save knows it again."""
+        labels, manifest = self._tracker.labels, self._manifest
+        atoms = set(labels.atoms.values())
+        for payload_id, memory in loader.memory.items():
+            if isinstance(memory, LoadedMemory) and labels.live(payload_id) is None:
+                labels.set_home(payload_id, Home.of_loaded(memory))
+        for unit_id, value in loader.loaded.items():
+            if unit_id == manifest.process_state or unit_id in atoms:
+                continue
+            if isinstance(value, LoadedMemory):
+                labels.set_home(unit_id, Home.of_loaded(value))
+            elif has_identity(value):
+                labels.set_head(unit_id, value, hold=self._is_small(unit_id))
+        labels.hold_exactly(self._tracker.needed_here())
+
+    def _is_small(self, unit_id: UnitId) -> bool:
+        units = self._manifest.units
+        header = units[unit_id].header
+        size = sum(header.device_bytes.values())
+        size += sum(sum(units[ref].header.device_bytes.values()) for ref in header.refs)
+        return size <= HELD_BYTES_MAX

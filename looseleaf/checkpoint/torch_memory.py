@@ -1,0 +1,193 @@
+"""Tensors as (memory, dtype, offset, shape, strides, flags): views and tied weights share (design §3).
+
+`note_*` and `reduce_*` at save, the other public functions at restore; the latter's names are part of the format.
+Everything here runs inside the device backend's raw access.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from looseleaf.checkpoint.by_name import is_session_class
+from looseleaf.checkpoint.loaded_memory import loaded_memory
+from looseleaf.errors import PreconditionFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from looseleaf.checkpoint.memory import Block, MemoryMap
+
+_PLAIN_DISPATCH: Final = torch.Tensor.__torch_dispatch__
+
+
+def is_plain(value: torch.Tensor) -> bool:
+    """True for a dense tensor over one storage; others (sparse, quantized, wrappers) are saved torch's own way."""
+    dispatch = type(value).__torch_dispatch__
+    if dispatch is not _PLAIN_DISPATCH and dispatch is not torch._C._disabled_torch_dispatch_impl:
+        return False
+    if value.layout is not torch.strided or value.is_quantized or value.is_nested or value.device.type == "meta":
+        return False
+    return not torch._C._functorch.is_functorch_wrapped_tensor(value)
+
+
+def note_tensor(value: torch.Tensor, memory: MemoryMap) -> list[Any]:
+    """Tells `memory` where the elements lie; returns the objects that the tensor refers to."""
+    children: list[Any] = list(getattr(value, "__dict__", {}).values())
+    if is_session_class(type(value)):
+        children.append(type(value))
+    if not is_plain(value):
+        return [*children, *_inner_tensors(value)]
+    memory.note_storage(value.untyped_storage(), value)
+    if value.is_leaf or value.retains_grad:
+        children.append(value.grad)
+    children.append(value._backward_hooks)
+    return [child for child in children if child is not None]
+
+
+def _inner_tensors(value: torch.Tensor) -> list[Any]:
+    if value.device.type == "meta":
+        return []
+    if value.layout is torch.sparse_coo:
+        return [value._indices(), value._values()]
+    if value.layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [value.crow_indices(), value.col_indices(), value.values()]
+    if value.layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [value.ccol_indices(), value.row_indices(), value.values()]
+    return [value.untyped_storage()] if value.is_quantized else []
+
+
+def note_storage(value: Any, memory: MemoryMap) -> list[Any]:
+    """Tells `memory` of a storage that the session holds directly."""
+    if isinstance(value, torch.storage.TypedStorage):
+        return [value._untyped_storage]
+    if value.device.type != "meta":
+        memory.note_storage(value, value)
+    return []
+
+
+def reduce_storage(value: Any, memory: MemoryMap) -> Any:
+    """What a unit's pickle says of a storage."""
+    if isinstance(value, torch.storage.TypedStorage):
+        return typed_storage, (value._untyped_storage, value.dtype)
+    if value.device.type == "meta":
+        return NotImplemented
+    source, place = _place(value, memory)
+    return storage_on_memory, (source, place, value.nbytes())
+
+
+def reduce_tensor(value: torch.Tensor, memory: MemoryMap, name_of: Callable[[Any], str]) -> Any:
+    """What a unit's pickle says of a tensor; `name_of` gives the variable that a later error must name."""
+    if value.grad_fn is not None and not is_plain(value):
+        raise PreconditionFailed("GRAPH_NOT_CARRIED", "it belongs to an autograd graph, which cannot move: detach it")
+    if not is_plain(value):
+        return NotImplemented
+    storage = value.untyped_storage()
+    source, place = _place(storage, memory)
+    geometry = (value.storage_offset(), tuple(value.size()), tuple(value.stride()))
+    graph_name = name_of(value) if value.grad_fn is not None else None
+    flags = (value.requires_grad, graph_name, value.is_conj(), value.is_neg(), value.is_inference())
+    arguments = (source, place, storage.nbytes(), type(value), value.dtype, geometry, flags)
+    grad = value.grad if value.is_leaf or value.retains_grad else None
+    attributes = getattr(value, "__dict__", None) or None
+    hooks = value._backward_hooks or None
+    if grad is None and attributes is None and hooks is None:
+        return tensor, arguments
+    return tensor, arguments, (grad, hooks, attributes), None, None, set_tensor
+
+
+def _place(storage: Any, memory: MemoryMap) -> tuple[Any, int]:
+    """(the memory that `storage` lies in, byte offset in it)."""
+    block: Block | None = memory.block_of(storage)
+    if block is None:
+        if storage.nbytes() == 0:
+            return None, 0
+        block = memory.add_late(storage, is_storage=True)
+    return (block.owner if block.kind == "bytearray" else block), storage.data_ptr() - block.address
+
+
+def storage_on_memory(memory: Any, offset: int, size_bytes: int) -> Any:
+    """The storage over a range of `memory`; the same object for the same range."""
+    if memory is None:
+        return torch.UntypedStorage(0)  # type: ignore[no-untyped-call]
+    return loaded_memory(memory).storage(offset, size_bytes)
+
+
+def typed_storage(untyped: Any, dtype: torch.dtype) -> Any:
+    """A typed face of `untyped`."""
+    return torch.storage.TypedStorage(  # type: ignore[no-untyped-call]
+        wrap_storage=untyped, dtype=dtype, _internal=True
+    )
+
+
+def tensor(
+    memory: Any, place: int, size_bytes: int, kind: type, dtype: torch.dtype, geometry: tuple[int, Any, Any],
+    flags: tuple[bool, str | None, bool, bool, bool],
+) -> torch.Tensor:  # fmt: skip
+    """A tensor over `memory`; one that belonged to an autograd graph says so when somebody goes backward through it."""
+    requires_grad, graph_name, conjugate, negative, inference = flags
+    storage = storage_on_memory(memory, place, size_bytes)
+    if inference:
+        with torch.inference_mode():
+            return _as_kind(_strided(storage, dtype, geometry), kind, False)
+    with torch.no_grad():
+        made = _strided(storage, dtype, geometry)
+        if conjugate:
+            torch._C._set_conj(made, True)
+        if negative:
+            torch._C._set_neg(made, True)
+    if graph_name is None:
+        return _as_kind(made, kind, requires_grad)
+    with torch.enable_grad():
+        trace = torch.zeros((), requires_grad=True)
+        found: torch.Tensor = _GraphLeftBehind.apply(trace, made, graph_name)  # type: ignore[no-untyped-call]
+    return found if kind is torch.Tensor else found.as_subclass(kind)
+
+
+def _strided(storage: Any, dtype: torch.dtype, geometry: tuple[int, Any, Any]) -> torch.Tensor:
+    offset, size, stride = geometry
+    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, size, stride)
+
+
+def _as_kind(made: torch.Tensor, kind: type, requires_grad: bool) -> torch.Tensor:
+    if kind is torch.Tensor:
+        return made.requires_grad_() if requires_grad else made
+    found: torch.Tensor = torch.Tensor._make_subclass(kind, made, requires_grad)
+    return found
+
+
+def set_tensor(made: torch.Tensor, state: tuple[Any, Any, dict[str, Any] | None]) -> None:
+    """Gradient, hooks and Python attributes."""
+    grad, hooks, attributes = state
+    if attributes:
+        made.__dict__.update(attributes)
+    if grad is not None:
+        if not made.is_leaf:
+            made.retain_grad()
+        made.grad = grad
+    if hooks:
+        made._backward_hooks = hooks
+
+
+class _GraphLeftBehind(torch.autograd.Function):
+    """Stands where the autograd graph was: the value is right, going back through it is refused."""
+
+    @staticmethod
+    def forward(context: Any, trace: torch.Tensor, value: torch.Tensor, name: str) -> torch.Tensor:
+        """The value itself, over the same memory."""
+        context.name = name
+        made: torch.Tensor = torch.empty(0, dtype=value.dtype, device=value.device).set_(
+            value.untyped_storage(), value.storage_offset(), value.size(), value.stride()
+        )
+        return made
+
+    @staticmethod
+    def backward(context: Any, *gradients: Any) -> Any:
+        """Never gives gradients."""
+        raise PreconditionFailed(
+            "GRAPH_NOT_CARRIED",
+            f"`{context.name}` was computed in an earlier cell, and its autograd graph did not move with its value: compute "
+            "it in the same cell as the backward pass",
+            name=context.name,
+        )  # fmt: skip
