@@ -15,6 +15,7 @@ from looseleaf.checkpoint.by_name import is_importable
 from looseleaf.checkpoint.code_names import names_read_by
 from looseleaf.checkpoint.manifest import Manifest
 from looseleaf.checkpoint.stub import Stub
+from looseleaf.ids import UnitId
 from looseleaf.recipe.name_facts import UNKNOWN_NAME, NameFacts, Payload, facts_of_root
 
 # Objects that one derivation looks at, over all names: 1 to 2 ms. Beyond it a value counts as what was seen of it.
@@ -24,18 +25,45 @@ ITEMS_MAX: Final = 64
 _PLAIN: Final = (bool, int, float, str, type(None))
 _ATOMS: Final = frozenset({bool, int, float, complex, str, bytes, bytearray, type(None), range, type(...), slice, Stub})
 _SEQUENCES: Final = (list, tuple, set, frozenset, deque)
+_LOOKED_AT: Final = (types.FunctionType, type, dict, *_SEQUENCES)
+
+
+class SavedFacts:
+    """Facts of the variables of one version, each made when first asked for and kept."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self._found: dict[UnitId, NameFacts] = {}
+
+    def get(self, name: str) -> NameFacts | None:
+        """None for a name that the version does not have."""
+        unit_id = self.manifest.roots.get(name)
+        if unit_id is None:
+            return None
+        if unit_id not in self._found:
+            self._found[unit_id] = facts_of_root(self.manifest, unit_id)
+        return self._found[unit_id]
 
 
 class LiveFacts(Mapping[str, NameFacts]):
     """Facts of every variable of `namespace` that is state, for one derivation. Loads nothing, runs no user code.
 
-    What a live value holds is found by a bounded look; a stub's facts are those of `manifest`, which are exact.
+    A stub's facts are the `saved` ones, which are exact, and so are those of an object that is bound as it was saved
+    (`saved_bindings`: ids by name): a cell may have changed it since, but hardly what kind of thing it holds. What any
+    other value holds is found by a bounded look.
     """
 
-    def __init__(self, namespace: Mapping[str, Any], hidden: Callable[[str], bool], manifest: Manifest | None) -> None:
+    def __init__(
+        self,
+        namespace: Mapping[str, Any],
+        hidden: Callable[[str], bool],
+        saved: SavedFacts | None,
+        saved_bindings: Mapping[str, int],
+    ) -> None:
         self._namespace = namespace
         self._hidden = hidden
-        self._manifest = manifest
+        self._saved = saved
+        self._saved_bindings = saved_bindings
         self._found: dict[str, NameFacts] = {}
         self._objects_left = OBJECTS_MAX
 
@@ -66,16 +94,17 @@ class LiveFacts(Mapping[str, NameFacts]):
     def _look(self, name: str) -> NameFacts:
         value = self._namespace.get(name)
         if type(value) is Stub:
-            manifest = self._manifest
-            if manifest is None or name not in manifest.roots:
-                return UNKNOWN_NAME
-            return facts_of_root(manifest, manifest.roots[name])
+            return self._saved_facts(name) or UNKNOWN_NAME
         if type(value) in _PLAIN:
             return NameFacts(type_name=type(value).__name__, type_module="builtins", flag=value, has_flag=True)
         if type(value).__name__ == "device" and type(value).__module__ == "torch":
             # Devices are followed as their strings: `.to(device)` decides where a cell runs.
             modules = frozenset({"torch"})
             return NameFacts("instance", "device", "torch", modules=modules, flag=str(value), has_flag=True)
+        # Functions are looked at always: of two with one name the second may lie where the first was.
+        if type(value) not in _LOOKED_AT and self._saved_bindings.get(name) == id(value):
+            if (saved := self._saved_facts(name)) is not None:
+                return saved
         look = _Look(self._objects_left)
         look.at(value)
         self._objects_left = max(0, look.objects_left)
@@ -83,6 +112,10 @@ class LiveFacts(Mapping[str, NameFacts]):
             kind=_kind(value), type_name=type(value).__name__, type_module=str(type(value).__module__),
             global_names=frozenset(look.global_names), modules=frozenset(look.modules), payloads=look.payloads,
         )  # fmt: skip
+
+
+    def _saved_facts(self, name: str) -> NameFacts | None:
+        return self._saved.get(name) if self._saved is not None else None
 
 
 def _kind(value: Any) -> str:

@@ -13,11 +13,11 @@ from typing import Any
 from looseleaf import devices
 from looseleaf.checkpoint.manifest import Manifest
 from looseleaf.checkpoint.tracker import StateTracker
-from looseleaf.errors import Conflict, LooseLeafError, Unavailable
+from looseleaf.errors import Conflict, LooseLeafError, PreconditionFailed, Unavailable
 from looseleaf.ids import Epoch, SessionId, Version, new_execution_id, new_session_id
 from looseleaf.kernel.commit_policy import CommitPolicy
 from looseleaf.kernel.link import DaemonLink, Welcome
-from looseleaf.kernel.live_facts import LiveFacts
+from looseleaf.kernel.live_facts import LiveFacts, SavedFacts
 from looseleaf.kernel.needs import refuse_device_reads, refuse_unsaved, stubs_to_load
 from looseleaf.kernel.run_log import RunLog
 from looseleaf.kernel.threads import LeftThreads
@@ -59,6 +59,7 @@ class KernelSession:
         self._log_lock = threading.Lock()
         self._devices: tuple[object, ...] = ()
         self._io: LinkStateIO | None = None
+        self._saved_facts: SavedFacts | None = None
 
     def listen(self, on_event: Callable[[Message], None]) -> None:
         """Who gets the events of the running cell; called on the link's reader thread."""
@@ -103,7 +104,7 @@ class KernelSession:
             if welcome.version and self._continues:
                 self._take_head()
         else:
-            self.tracker.rebind(io, Epoch(welcome.epoch))
+            self.tracker.io, self.tracker.epoch = io, Epoch(welcome.epoch)
             self._close_io()
             if welcome.version != self.tracker.version:
                 self._take_head()
@@ -143,7 +144,13 @@ class KernelSession:
 
     def facts(self) -> Mapping[str, NameFacts]:
         """What is known of every live name, live values and stubs alike; loads nothing."""
-        return LiveFacts(self._namespace, self._hidden, self.manifest)
+        bindings = self.tracker.saved_bindings if self.tracker is not None else {}
+        manifest = self.manifest
+        if manifest is None:
+            self._saved_facts = None
+        elif self._saved_facts is None or self._saved_facts.manifest is not manifest:
+            self._saved_facts = SavedFacts(manifest)
+        return LiveFacts(self._namespace, self._hidden, self._saved_facts, bindings)
 
     # -- commits ---------------------------------------------------------------------------------------
 
@@ -186,18 +193,21 @@ class KernelSession:
             log.exception("commit_failed")
 
     def _take_head(self) -> None:
-        assert self.tracker is not None
-        _head, manifest = self.tracker.io.manifest(Version(0))
-        if manifest is not None:
-            self.tracker.advance(manifest)
+        self._advance(Version(0))
 
     def take_version(self, version: int) -> None:
         """Takes over what a worker committed: names that it changed become stubs here (design §3, two copies)."""
-        if self.tracker is None or version == self.tracker.version:
+        if self.tracker is not None and version != self.tracker.version:
+            self._advance(Version(version))
+
+    def _advance(self, version: Version) -> None:
+        assert self.tracker is not None
+        _head, manifest = self.tracker.io.manifest(version)
+        if manifest is None:
             return
-        _head, manifest = self.tracker.io.manifest(Version(version))
-        if manifest is not None:
-            self.tracker.advance(manifest)
+        report = self.tracker.advance(manifest)
+        for name, path in report.stale:
+            log.warning("value_stale name=%s path=%s", name, path)
 
     # -- before a cell ---------------------------------------------------------------------------------
 
@@ -226,7 +236,11 @@ class KernelSession:
             refuse_device_reads(manifest, names, self.config.small_read_bytes_max)
             self.connect()
             assert self.tracker is not None
-            self.tracker.materialise(names)
+            report = self.tracker.materialise(names)
+            if report.failed:
+                worst = report.failed[0]
+                text = f"{worst.name!r} could not be loaded ({worst.detail or worst.reason}); nothing was run"
+                raise PreconditionFailed("NOT_RESTORED", text, name=worst.name, cause=worst.reason)
 
     def ready_for_gpu(self, recipe: Recipe) -> None:
         """Refuses a GPU cell that needs what could not be saved. Raises PreconditionFailed `UNSAVED_VARIABLE`."""

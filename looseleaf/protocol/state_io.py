@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from looseleaf.dirty_tracker import MappedRegions, copy_into
 from looseleaf.errors import Corrupt, InvalidArgument, LooseLeafError
+from looseleaf.ids import Epoch, ExecutionId, Version
 from looseleaf.protocol import fields
 from looseleaf.protocol.frames import Message, close_fds
 from looseleaf.protocol.rpc import Link, PendingReply
@@ -130,14 +131,14 @@ class LinkStateIO:
         if batch:
             self._ask("put_units", {"units": batch})
 
-    def commit(self, manifest: bytes, parent: int, epoch: int, execution_id: str) -> int:
+    def commit(self, manifest_bytes: bytes, parent: Version, epoch: Epoch, execution_id: ExecutionId) -> Version:
         """The version that the manifest became. Raises Conflict `MANIFEST_MOVED`, PreconditionFailed `STALE_EPOCH`."""
-        body = {"manifest": bytes(manifest), "parent": parent, "epoch": epoch, "execution_id": execution_id}
+        body = {"manifest": bytes(manifest_bytes), "parent": parent, "epoch": epoch, "execution_id": execution_id}
         reply = self._ask("commit", body)
         version = fields.integer(reply, "version", minimum=1)
         if fields.boolean(reply, "durable", False):
             self.durable_version = version
-        return version
+        return Version(version)
 
     def manifest(self, version: int = 0, known_version: int = 0) -> tuple[Message, bytes | None]:
         """({version, epoch, durable_version}, manifest bytes); version 0 asks for the head, and the bytes are None if
