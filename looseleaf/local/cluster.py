@@ -72,7 +72,8 @@ class LocalCluster:
         plan = make_plan(cluster_config(config, settings), commands=commands)
         run_dir = Path(plan.run_dir)
         clear_dead(run_dir)
-        for folder in (run_dir, Path(plan.data), Path(plan.data) / "logs"):
+        # The data folder first: as a mere parent it would be made readable by others.
+        for folder in (Path(plan.data), Path(plan.data) / "logs", run_dir):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         process, ready_fd, lifeline_fd = _execute_supervisor(plan, detached)
         try:
