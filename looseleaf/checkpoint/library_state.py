@@ -78,7 +78,10 @@ def _apply_torch(values: Mapping[str, Any]) -> None:
         torch.set_default_device(None if values["default_device"] == "cpu" else values["default_device"])
     torch.set_grad_enabled(values["grad"])
     deterministic, warn_only = values["deterministic"]
-    torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
+    now = (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled())
+    if (deterministic, warn_only) != now:
+        # Only for a change: the call imports torch's compiler, 800 modules in seconds.
+        torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
     torch.set_float32_matmul_precision(values["matmul_precision"])
     for name, value in values["cudnn"].items():
         setattr(torch.backends.cudnn, name, value)
