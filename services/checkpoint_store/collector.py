@@ -140,7 +140,10 @@ class Collector:
         left = replace(row, refs=row.refs - count)
         batch.put(object_key, left.encode())
         if left.refs == 0:
-            batch.put(keys.orphan_key(object_key), encode_number(0))
+            # A unit gets its grace: a saver may have been told that it is here and be about to commit. A region needs
+            # none: its saver's host holds it.
+            stamp = 0 if keys.is_region(object_key) else self._index.clock.unix_ms()
+            batch.put(keys.orphan_key(object_key), encode_number(stamp))
 
     def _sweep(self) -> tuple[int, int]:
         units = regions = 0

@@ -25,7 +25,7 @@ UNIT_BYTES: Final = b"U"
 REGION: Final = b"r"
 # h<host>\0<region id> -> nothing: the regions of one host lie together
 HOST_REGION: Final = b"h"
-# o<u or r><hash or id> -> when it was last put (ms): the objects that no version keeps alive
+# o<u or r><hash or id> -> when it was last put or named (ms): the objects that no version keeps alive
 ORPHAN: Final = b"o"
 # x<number> -> object keys whose references are still to be given back
 RELEASE: Final = b"x"

@@ -1,8 +1,14 @@
-"""States to commit, and a store over a database in memory."""
+"""States to commit, a store over a database in memory, and real servers on Unix sockets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +26,8 @@ from looseleaf.checkpoint.manifest import (
 from looseleaf.clock import ManualClock
 from looseleaf.dirty_tracker import hash128
 from looseleaf.ids import Epoch, ExecutionId, PayloadId, SessionId, UnitId, Version
+from looseleaf.rpc.client import open_channel
+from looseleaf.rpc.store_client import StoreClient
 from looseleaf.services.checkpoint_store.store import Store, StoreLimits, open_store
 from looseleaf.units import REGION_BYTES
 
@@ -105,3 +113,93 @@ def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
 @pytest.fixture
 def saver(store: Store) -> Saver:
     return Saver(store)
+
+
+# Forks a server for each line of flags it reads and prints the pid: everything is imported once, so that a test can
+# kill and restart servers many times a second. Forking is safe as nothing of gRPC has been used yet.
+NURSERY = """
+import os, signal, sys
+from looseleaf.services.checkpoint_store.server import main
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+for line in sys.stdin:
+    pid = os.fork()
+    if pid == 0:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.close(0)
+        os._exit(main(line.split()))
+    print(pid, flush=True)
+"""
+
+
+class Server:
+    """A store server of its own process in `folder`, on a Unix socket."""
+
+    def __init__(self, nursery: subprocess.Popen[str], folder: Path, **settings: object) -> None:
+        self._nursery = nursery
+        self.data = folder / "data"
+        self.socket_path = folder / "s.sock"
+        self.address = f"unix:{self.socket_path}"
+        fixed = {"listen": self.address, "data": self.data, "log_level": "warning", "disk_free_bytes_min": 0}
+        pairs = {**fixed, **settings}
+        self._flags = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in pairs.items())
+        self.pid = 0
+
+    def start(self) -> None:
+        assert self._nursery.stdin is not None
+        assert self._nursery.stdout is not None
+        self._nursery.stdin.write(self._flags + "\n")
+        self._nursery.stdin.flush()
+        self.pid = int(self._nursery.stdout.readline())
+
+    def signal(self, number: int) -> None:
+        """Sends the signal, which must end the process, and returns once it has."""
+        os.kill(self.pid, number)
+        ends_s = time.monotonic() + 20
+        while Path(f"/proc/{self.pid}").exists():
+            assert time.monotonic() < ends_s, "the server did not end"
+            time.sleep(0.002)
+        self.pid = 0
+
+    def kill(self) -> None:
+        self.signal(signal.SIGKILL)
+
+    @asynccontextmanager
+    async def client(self, restart_patience_s: float = 0) -> AsyncIterator[StoreClient]:
+        channel = open_channel(self.address, peer="store")
+        await channel.wait_ready(20)
+        yield StoreClient(channel, restart_patience_s=restart_patience_s)
+        await channel.close()
+
+
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", NURSERY]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+@pytest.fixture
+def make_server(
+    nursery: subprocess.Popen[str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[..., Server]]:
+    """Starts servers of one test, each in a folder of its own."""
+    servers: list[Server] = []
+
+    def make(**settings: object) -> Server:
+        server = Server(nursery, tmp_path_factory.mktemp("store"), **settings)
+        server.start()
+        servers.append(server)
+        return server
+
+    yield make
+    for server in servers:
+        if server.pid:
+            server.kill()
+
+
+@pytest.fixture
+async def client(make_server: Callable[..., Server]) -> AsyncIterator[StoreClient]:
+    async with make_server().client() as client:
+        yield client
