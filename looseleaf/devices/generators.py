@@ -58,6 +58,9 @@ class Generator(torch.Generator, metaclass=_GeneratorType):  # type: ignore[misc
         """The virtual device, always with an index."""
         return torch.device("cuda", self._index or 0)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Generator, (self.device,), super().__reduce__()[2])
+
 
 Generator.__module__ = "torch"
 Generator.__qualname__ = "Generator"
@@ -78,6 +81,9 @@ class DefaultGenerator:
     def __init__(self, gpus: VirtualGpus, index: int) -> None:
         self._generator = gpus.generators[index]
         self.device = torch.device("cuda", index)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (default_generator, (self.device.index,))
 
     def manual_seed(self, seed: int) -> DefaultGenerator:
         """Seed it."""
@@ -103,6 +109,11 @@ class DefaultGenerator:
             self._generator.set(bytes(state.tolist()))
         except ValueError as error:
             raise RuntimeError(str(error)) from error
+
+
+def default_generator(index: int) -> Any:
+    """What a pickled handle becomes: the same device's generator where it is loaded."""
+    return torch.cuda.default_generators[index]
 
 
 def _fresh_seed() -> int:

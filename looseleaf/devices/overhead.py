@@ -13,8 +13,8 @@ from typing import Any
 
 from looseleaf import devices
 
-CALLS = 4000
-ROUNDS = 5
+CALLS = 300
+ROUNDS = 60
 
 
 def _microseconds(call: Callable[[], Any]) -> float:

@@ -57,16 +57,20 @@ class Ledger:
 
     def add(self, size_bytes: int) -> int | None:
         """Count an allocation; returns what to pass to `free`, or None if it would pass the limit."""
-        charged = round_up(size_bytes, ALLOCATION_BYTES)
+        charged = -(-size_bytes // ALLOCATION_BYTES) * ALLOCATION_BYTES
         with self._lock:
-            self._fold()
-            if self._live_bytes + charged > self.limit_bytes:
+            if self._freed:
+                self._fold()
+            live = self._live_bytes + charged
+            if live > self.limit_bytes:
                 return None
-            self._live_bytes += charged
+            self._live_bytes = live
             self.allocations += 1
-            self._cached_bytes = max(self._cached_bytes, round_up(self._live_bytes, SEGMENT_BYTES))
-            self.peak_bytes = max(self.peak_bytes, self._live_bytes)
-            self.peak_reserved_bytes = max(self.peak_reserved_bytes, self._cached_bytes)
+            if live > self.peak_bytes:
+                self.peak_bytes = live
+            if live > self._cached_bytes:
+                self._cached_bytes = round_up(live, SEGMENT_BYTES)
+                self.peak_reserved_bytes = max(self.peak_reserved_bytes, self._cached_bytes)
         return charged
 
     def free(self, charged_bytes: int) -> None:

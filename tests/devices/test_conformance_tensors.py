@@ -3,6 +3,8 @@
 # ruff: noqa: PLW0108 - the functions are patched after this module is imported
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -261,6 +263,8 @@ def test_generator_of_the_device_fills_its_tensors_only() -> None:
     assert torch.equal(torch.rand(3, device="cuda", generator=generator), first)
     with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
         torch.rand(3, device="cuda", generator=torch.Generator())
+    twin = pickle.loads(pickle.dumps(generator))
+    assert torch.equal(torch.rand(3, device="cuda", generator=twin), torch.rand(3, device="cuda", generator=generator))
     assert isinstance(torch.default_generator, torch.Generator)
     assert torch.Generator().device.type == "cpu"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import pickle
 import threading
 
 import pytest
@@ -145,6 +146,20 @@ def test_several_devices_do_not_mix() -> None:
     torch.cuda.set_device(0)
     with torch.cuda.device_of(second):
         assert torch.cuda.current_device() == 1
+
+
+def test_default_generators_are_the_devices_own() -> None:
+    first = pickle.loads(pickle.dumps(torch.cuda.default_generators[0]))
+    first.manual_seed(5)
+    drawn = torch.rand(2, device="cuda:0")
+    assert torch.cuda.initial_seed() == first.initial_seed() == 5
+    state = first.get_state()
+    torch.rand(1, device="cuda:0")
+    first.set_state(state)
+    torch.cuda.manual_seed(5)
+    assert torch.equal(torch.rand(2, device="cuda:0"), drawn)
+    with pytest.raises(RuntimeError, match="wrong size"):
+        first.set_state(torch.zeros(3, dtype=torch.uint8))
 
 
 def test_optimizer_groups_tensors_by_virtual_device() -> None:
