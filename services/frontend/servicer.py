@@ -94,11 +94,12 @@ class FrontendServicer(FrontendServiceServicer):
             priority=request.priority,
         )
         async with self._scheduler.RequestRun(run, timeout_s=NO_DEADLINE) as stream:
+            # To the stream's end: leaving before it would tell the scheduler that nobody wants the lease.
             async for news in stream:
                 if news.WhichOneof("news") == "lease":
                     await context.write(frontend_pb2.SubmitCellResponse(lease=news.lease))
-                    return
-                await context.write(frontend_pb2.SubmitCellResponse(queue=news.queue))
+                else:
+                    await context.write(frontend_pb2.SubmitCellResponse(queue=news.queue))
 
     async def _edited(self, cell: frontend_pb2.CellText) -> tuple[Recipe, StateFacts]:
         session_id = SessionId(check_id("session", cell.session_id))

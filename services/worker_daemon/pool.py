@@ -145,6 +145,13 @@ class WorkerPool:
             total_ms = (time.monotonic() - began) * 1000
             stage_ms = {str(name): float(ms) for name, ms in dict(reply.get("stage_ms", {})).items()}
             stage_ms["total"] = total_ms
+            log.info(
+                "worker_prepared",
+                worker=worker.facts.worker_id,
+                session=worker.facts.session_id,
+                version=version,
+                stage_ms={name: round(ms, 1) for name, ms in stage_ms.items()},
+            )
             worker.facts.prepare_ms = total_ms
             worker.facts.prepared_source_hash = recipe.source_hash
             self._changed()

@@ -107,6 +107,8 @@ class RunRelay:
             version=fields.integer(self._body, "version"),
             priority=fields.text(self._body, "priority", "interactive"),
         )
+        lease: types_pb2.Lease | None = None
+        # To the stream's end: a caller that leaves before it looks as if it did not want the lease any more.
         async for news in self._clients.submit(request):
             which = news.WhichOneof("news")
             if which == "recipe":
@@ -115,7 +117,9 @@ class RunRelay:
             elif which == "queue":
                 await self._event("queue", {"position": news.queue.position, "reason": news.queue.reason})
             elif which == "lease":
-                return news.lease
+                lease = news.lease
+        if lease is not None:
+            return lease
         raise Unavailable(
             "NO_LEASE", "the frontend ended the wait for a GPU without an answer; nothing was run, run the cell again"
         )

@@ -182,7 +182,8 @@ class _Builder:
         return {
             "LOOSELEAF_HOST_ID": self.host_id,
             "LOOSELEAF_DEVICE": self.config.device,
-            "LOOSELEAF_GPUS": str(self.config.gpus),
+            # Libraries count GPUs when they are imported: as many as a cell gets, whatever the host has.
+            "LOOSELEAF_GPUS": str(min(self.config.gpus, 1)),
             "LOOSELEAF_GPU_MEMORY_BYTES": str(self.config.gpu_memory_bytes),
             "LOOSELEAF_THREADS": str(os.cpu_count() or 1),
         }
