@@ -110,6 +110,8 @@ def header_of(draft: Draft, payload_ids: dict[PayloadId, PayloadEntry]) -> UnitH
     for payload_id in payloads:
         entry = payload_ids[payload_id]
         device_bytes[entry.device] = device_bytes.get(entry.device, 0) + entry.size_bytes
+    for block in draft.pickler.inline_memory if draft.pickler is not None else ():
+        device_bytes[block.device] = device_bytes.get(block.device, 0) + block.size_bytes
     has_flag, flag = plain_flag(value)
     common: dict[str, Any] = {
         "refs": refs, "payloads": payloads, "device_bytes": device_bytes, "flag": flag, "has_flag": has_flag,

@@ -91,4 +91,10 @@ def facts_of_root(manifest: Manifest, unit_id: UnitId) -> NameFacts:
     payload_ids = sorted({payload for header in headers for payload in header.payloads})
     entries = {payload: manifest.payloads[payload] for payload in payload_ids}
     payloads: dict[int, Payload] = {i: Payload(entry.device, entry.size_bytes) for i, entry in entries.items()}
+    for header in headers:
+        for device, size_bytes in sorted(header.device_bytes.items()):
+            named = sum(entries[i].size_bytes for i in header.payloads if entries[i].device == device)
+            if size_bytes > named:
+                # Small memory inside the pickle; numbered below zero, as payloads without ids of their own.
+                payloads[-1 - len(payloads)] = Payload(device, size_bytes - named)
     return facts_from_headers(headers[0], headers[1:], payloads)
