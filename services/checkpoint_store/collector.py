@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from looseleaf.errors import Corrupt
-from looseleaf.kv import Batch
+from looseleaf.kv import Batch, scan_all
 from looseleaf.services.checkpoint_store.core import keys
 from looseleaf.services.checkpoint_store.core.references import released_by_drops
 from looseleaf.services.checkpoint_store.core.retention import versions_to_drop
@@ -200,10 +200,10 @@ class Collector:
         return _Swept(units, tuple(slots), regions, freed_bytes)
 
     def _forget_tombstones(self) -> None:
+        oldest = self._index.clock.unix_ms() - TOMBSTONE_LIFE_MS
         batch = Batch()
         with self._index.lock:
-            oldest = self._index.clock.unix_ms() - TOMBSTONE_LIFE_MS
-            for key, data in self._index.kv.scan(keys.TOMBSTONE, limit=SWEEP_PAGE_OBJECTS):
+            for key, data in scan_all(self._index.kv, keys.TOMBSTONE):
                 if TombstoneRow.decode(data).deleted_unix_ms < oldest:
                     batch.delete(key)
             self._index.kv.write(batch)

@@ -24,6 +24,7 @@ from looseleaf.services.checkpoint_store.core.commit import (
 from looseleaf.services.checkpoint_store.core.references import VersionRefs
 from looseleaf.services.checkpoint_store.core.rows import SessionRow, VersionRow
 from looseleaf.services.checkpoint_store.index import StoreIndex
+from looseleaf.units import REGION_BYTES
 
 NO_REFS: Final = VersionRefs()
 
@@ -49,9 +50,9 @@ class Commits:
         """Makes `manifest` the session's newest version: one write of head, manifest, references and locations.
 
         Survives a loss of power when it returns. The same execution committing the same bytes again succeeds.
-        Raises, with nothing changed: InvalidArgument `ID_MALFORMED`, `MANIFEST_TOO_LARGE`, `MANIFEST_MISMATCH`, what
-        `decode_manifest` raises, NotFound `SESSION_UNKNOWN`, PreconditionFailed `STALE_EPOCH`, `UNITS_MISSING` or
-        `REGIONS_UNKNOWN`, Conflict `MANIFEST_MOVED`.
+        Raises, with nothing changed: InvalidArgument `ID_MALFORMED`, `MANIFEST_TOO_LARGE`, `MANIFEST_MISMATCH` or
+        `REGION_LENGTH`, what `decode_manifest` raises, NotFound `SESSION_UNKNOWN`, PreconditionFailed `STALE_EPOCH`,
+        `UNITS_MISSING` or `REGIONS_UNKNOWN`, Conflict `MANIFEST_MOVED`.
         """
         check_id("session", session_id)
         check_id("execution", execution_id)
@@ -65,6 +66,9 @@ class Commits:
         request = CommitRequest(session_id, epoch, parent, execution_id, host_id, hash128(manifest))
         check_manifest(decoded, request)
         refs = VersionRefs.of(decoded)
+        if max(refs.regions.values(), default=0) > REGION_BYTES:
+            text = f"the manifest has regions of more than {REGION_BYTES} bytes; nothing was saved"
+            raise InvalidArgument("REGION_LENGTH", text)
         with self._index.lock:
             committed = self._repeated(request) or self._append(request, manifest, decoded, refs)
         self._index.kv.flush()

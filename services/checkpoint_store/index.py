@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,8 +57,8 @@ class StoreIndex:
         # Lock order: this one before the locks of the arena files and of the usage count.
         self.lock = threading.Lock()
         self._check_format()
-        last = kv.scan(keys.RELEASE)
-        self._next_release = int.from_bytes(last[-1][0][1:], "big") + 1 if last else 0
+        pending = [int.from_bytes(key[1:], "big") for key, _ in scan_all(kv, keys.RELEASE)]
+        self._next_release = max(pending, default=-1) + 1
         self._refs: OrderedDict[bytes, VersionRefs] = OrderedDict()
         self._cached_objects = 0
 
@@ -158,11 +158,6 @@ def split_release(row: bytes) -> Counter[bytes]:
     if len(row) % OBJECT_KEY_BYTES:
         raise Corrupt("INDEX_CORRUPT", "a row of references to give back cannot be read")
     return Counter(row[at : at + OBJECT_KEY_BYTES] for at in range(0, len(row), OBJECT_KEY_BYTES))
-
-
-def chunked(items: Sequence[bytes], size: int) -> Iterable[Sequence[bytes]]:
-    """`items` in runs of at most `size`."""
-    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _size(refs: VersionRefs) -> int:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from looseleaf.errors import Conflict, InvalidArgument, PreconditionFailed
 from looseleaf.services.checkpoint_store.core.rows import RegionRow, SessionRow, VersionRow
-from looseleaf.units import REGION_BYTES
 
 if TYPE_CHECKING:
     from looseleaf.checkpoint.manifest import Manifest
@@ -35,10 +34,7 @@ class CommitRequest:
 
 
 def check_manifest(manifest: Manifest, request: CommitRequest) -> None:
-    """Raises InvalidArgument unless the manifest fits the request around it and the store.
-
-    `MANIFEST_MISMATCH`: it says something else than the request. `REGION_LENGTH`: it has regions too large for a slot.
-    """
+    """Raises InvalidArgument `MANIFEST_MISMATCH` unless the manifest says the same as the request around it."""
     pairs = {
         "session_id": (manifest.session_id, request.session_id),
         "version": (manifest.version, request.version),
@@ -50,9 +46,6 @@ def check_manifest(manifest: Manifest, request: CommitRequest) -> None:
         if inside != outside:
             text = f"the manifest says {name} {inside!r}, the request {outside!r}; nothing was stored"
             raise InvalidArgument("MANIFEST_MISMATCH", text, field=name)
-    if any(ref.length_bytes > REGION_BYTES for ref in manifest.region_refs()):
-        text = f"the manifest has regions of more than {REGION_BYTES} bytes; nothing was stored"
-        raise InvalidArgument("REGION_LENGTH", text)
 
 
 def is_repeat(request: CommitRequest, existing: VersionRow | None) -> bool:

@@ -43,8 +43,8 @@ class VersionRefs:
 
     def encode(self) -> bytes:
         """Number of units, their hashes, then each region's id and length; 16 to 20 bytes an object."""
-        regions = b"".join(key + length.to_bytes(_LENGTH_BYTES, "big") for key, length in sorted(self.regions.items()))
-        return len(self.units).to_bytes(4, "big") + b"".join(sorted(self.units)) + regions
+        regions = b"".join([key + length.to_bytes(_LENGTH_BYTES, "big") for key, length in self.regions.items()])
+        return len(self.units).to_bytes(4, "big") + b"".join(self.units) + regions
 
     @classmethod
     def decode(cls, data: bytes) -> VersionRefs:
