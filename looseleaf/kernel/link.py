@@ -81,11 +81,14 @@ class DaemonLink:
             self.close()
         return self._link
 
-    def connect(self, session_id: str, title: str) -> tuple[ThreadedLink, bool]:
-        """The connection and whether it is new. Raises Unavailable `NO_CLUSTER` or the daemon's refusal."""
+    def connect(self, session_id: str, title: str, *, insist: bool) -> tuple[ThreadedLink, bool]:
+        """The connection and whether it is new. `insist`: try now, however short ago the last try failed.
+
+        Raises Unavailable `NO_CLUSTER` or the daemon's refusal.
+        """
         if (link := self.live) is not None:
             return link, False
-        if self._last_error is not None and time.monotonic() < self._next_try_s:
+        if self._last_error is not None and not insist and time.monotonic() < self._next_try_s:
             raise self._last_error
         try:
             self._link = self._open(session_id, title)

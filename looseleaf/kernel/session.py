@@ -70,9 +70,12 @@ class KernelSession:
 
     # -- the cluster -----------------------------------------------------------------------------------
 
-    def connect(self) -> ThreadedLink:
-        """The link to the daemon. Raises Unavailable `NO_CLUSTER`."""
-        link, new = self._link.connect(self.session_id, self.title)
+    def connect(self, *, insist: bool = True) -> ThreadedLink:
+        """The link to the daemon. Raises Unavailable `NO_CLUSTER`.
+
+        `insist`: somebody needs it now; else a try that failed a moment ago counts.
+        """
+        link, new = self._link.connect(self.session_id, self.title, insist=insist)
         if new:
             try:
                 self._joined(link)
@@ -85,7 +88,7 @@ class KernelSession:
     def try_connect(self) -> bool:
         """Whether there is a cluster; never raises."""
         try:
-            self.connect()
+            self.connect(insist=False)
         except LooseLeafError as error:
             log.info("no_cluster %s", error)
             return False

@@ -60,11 +60,12 @@ class Notebook:
         (folder / "logs").mkdir(exist_ok=True)
         settings = {
             "LOOSELEAF_RUN_DIR": str(folder), "LOOSELEAF_LOG_DIR": str(folder / "logs"), "IPYTHONDIR": str(folder / "ipython"),
-            "JUPYTER_RUNTIME_DIR": str(folder), "LOOSELEAF_KERNEL_RECONNECT_INTERVAL_S": "0.05",
+            "JUPYTER_RUNTIME_DIR": str(folder), "LOOSELEAF_KERNEL_RECONNECT_INTERVAL_S": "0",
             "LOOSELEAF_KERNEL_LOG_LEVEL": "debug", "LOOSELEAF_KERNEL_RECOVER_TIMEOUT_S": "0.5", **env,
         }  # fmt: skip
         spec = kernel_spec(endpoint=str(endpoint), env=settings)
         self.folder = folder
+        self.closed = False
         self.manager = KernelManager(
             kernel_name="looseleaf", kernel_spec_manager=OneSpec(spec), transport="ipc",
             connection_file=str(folder / "kernel.json"),
@@ -152,7 +153,10 @@ class Notebook:
         return "\n".join(path.read_text() for path in sorted((self.folder / "logs").glob("kernel-*.log")))
 
     def close(self) -> None:
-        """Ends the kernel; everything that it started must be gone."""
+        """Ends the kernel as a front end does; everything that it started must be gone. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
         children = psutil.Process(self.pid).children(recursive=True) if self.manager.is_alive() else []
         self.client.stop_channels()
         self.manager.shutdown_kernel()

@@ -129,7 +129,8 @@ class FakeDaemon:
         self.requests: list[tuple[str, Body]] = []
         self.plays: dict[str, Play] = {}
         self.log: list[Body] = []
-        self.log_errors = 0
+        # At the next submission the frontend turns out to have started anew, without the log.
+        self.forget_log = False
         self.prepare_gate = threading.Event()
         self.prepare_gate.set()
         self.running: dict[str, FakeRun] = {}
@@ -263,6 +264,9 @@ class FakeKernelConnection:
                 "skipped_reason": ""}
 
     async def _submit(self, body: Body) -> Body:
+        if self.daemon.forget_log:
+            self.daemon.forget_log = False
+            self.daemon.log.clear()
         if body["log_length"] > len(self.daemon.log):
             raise PreconditionFailed("SESSION_LOG_STALE", "the frontend lacks a part of the log")
         run = FakeRun(self, body)

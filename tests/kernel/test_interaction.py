@@ -1,0 +1,206 @@
+"""Questions, interrupts, edit signals and commits of a real kernel process."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+from typing import Any
+
+import pytest
+
+from looseleaf.errors import Conflict
+from looseleaf.kernel.preparations import PREPARE_REQUEST, SUPERSEDED
+
+
+async def ask_name(run: Any) -> Any:
+    answer = await run.ask("name? ")
+    if answer["refused"]:
+        await run.error("StdinNotImplementedError", "no input here")
+    else:
+        await run.stream(f"hello {answer['value']}\n")
+        await run.ended()
+    return run.saved(run.body["version"])
+
+
+async def run_until_interrupted(run: Any) -> Any:
+    await run.stream("running\n")
+    await run.interrupts.get()
+    await run.error("KeyboardInterrupt", "")
+    return run.saved(run.body["version"])
+
+
+def test_input_of_a_gpu_cell_is_asked_of_the_person(notebook: Any, daemon: Any) -> None:
+    daemon.plays["ask"] = ask_name
+    outcome = notebook.run("%%gpu\nask", answer="Ada")
+    assert outcome.text == "hello Ada\n"
+    assert outcome.asked == [{"prompt": "name? ", "password": False}]
+
+
+def test_password_is_asked_as_one(notebook: Any, daemon: Any) -> None:
+    async def play(run: Any) -> Any:
+        answer = await run.ask("key: ", password=True)
+        await run.stream(str(len(answer["value"])))
+        await run.ended()
+        return run.saved(run.body["version"])
+
+    daemon.plays["secret"] = play
+    outcome = notebook.run("%%gpu\nsecret", answer="four")
+    assert outcome.text == "4" and outcome.asked == [{"prompt": "key: ", "password": True}]
+
+
+def test_input_without_a_front_end_that_answers_is_refused(notebook: Any, daemon: Any) -> None:
+    daemon.plays["ask"] = ask_name
+    outcome = notebook.run("%%gpu\nask", allow_stdin=False)
+    assert outcome.error == ("StdinNotImplementedError", "no input here") and outcome.asked == []
+
+
+def test_interrupt_while_asked_ends_the_question(notebook: Any, daemon: Any) -> None:
+    async def play(run: Any) -> Any:
+        await run.event("input_request", prompt="never? ", password=False)
+        return await run_until_interrupted(run)
+
+    daemon.plays["ask"] = play
+    msg_id = notebook.send("%%gpu\nask")
+    assert notebook.client.get_stdin_msg(timeout=20)["content"]["prompt"] == "never? "
+    notebook.control("interrupt_request", {})()
+    assert notebook.finish(msg_id).error[0] == "KeyboardInterrupt"
+    # The next question is a new one; the old one takes no answer away from it.
+    daemon.plays["ask"] = ask_name
+    assert notebook.run("%%gpu\nask", answer="Bob").text == "hello Bob\n"
+
+
+@pytest.mark.parametrize("way", ["message", "signal"])
+def test_interrupt_reaches_the_running_cell(notebook: Any, daemon: Any, way: str) -> None:
+    daemon.plays["long"] = run_until_interrupted
+    msg_id = notebook.send("%%gpu\nlong")
+    daemon.wait_for("submit")
+    if way == "message":
+        assert notebook.control("interrupt_request", {})() == {"status": "ok"}
+    else:
+        os.kill(notebook.pid, signal.SIGINT)
+    outcome = notebook.finish(msg_id)
+    assert outcome.error[0] == "KeyboardInterrupt" and outcome.text == "running\n"
+    assert daemon.wait_for("interrupt")["kill"] is False
+    assert notebook.ok("'alive'").result == "'alive'"
+
+
+def test_interrupt_while_queued_ends_the_wait(notebook: Any, daemon: Any) -> None:
+    async def play(run: Any) -> Any:
+        await run.event("queue", position=2, reason="all GPUs are busy")
+        await run.interrupts.get()
+        raise Conflict("INTERRUPTED", "the cell was interrupted while it waited for a GPU; nothing was run")
+
+    daemon.plays["wait"] = play
+    msg_id = notebook.send("%%gpu\nwait")
+    daemon.wait_for("submit")
+    notebook.control("interrupt_request", {})()
+    outcome = notebook.finish(msg_id)
+    assert outcome.error[0] == "KeyboardInterrupt" and "nothing was run" in outcome.error[1]
+    assert "wait" not in [run["source"].strip("%gpu\n") for run in daemon.log]
+
+
+def test_third_interrupt_kills_the_worker(notebook: Any, daemon: Any) -> None:
+    async def play(run: Any) -> Any:
+        while not (await run.interrupts.get())["kill"]:
+            continue
+        text = "the worker was killed by signal 9 while the cell ran"
+        await run.error("WORKER_LOST", text)
+        return run.saved(run.body["version"], error_reason="WORKER_LOST", error_message=text)
+
+    daemon.plays["deaf"] = play
+    msg_id = notebook.send("%%gpu\ndeaf")
+    daemon.wait_for("submit")
+    for _ in range(3):
+        notebook.control("interrupt_request", {})()
+    outcome = notebook.finish(msg_id)
+    assert outcome.error[0] == "WORKER_LOST" and outcome.kinds == ["error"]
+
+
+def test_interrupt_of_a_cpu_cell_works_as_usual(notebook: Any) -> None:
+    msg_id = notebook.send("print('go')\nimport time\nwhile True: time.sleep(0.01)")
+    while notebook.client.get_iopub_msg(timeout=20)["msg_type"] != "stream":
+        continue
+    notebook.control("interrupt_request", {})()
+    assert notebook.finish(msg_id).error[0] == "KeyboardInterrupt"
+
+
+def test_interrupt_of_a_cpu_input_works_as_usual(notebook: Any) -> None:
+    assert notebook.run("input('cpu? ')", answer="yes").result == "'yes'"
+    assert notebook.run("input('cpu? ')", allow_stdin=False).error[0] == "StdinNotImplementedError"
+
+
+def test_prepare_request_is_answered_and_publishes_no_status(notebook: Any, daemon: Any) -> None:
+    notebook.ok("known = 1")
+    wait = notebook.control(PREPARE_REQUEST, {"cell_id": "c", "source": "%%gpu\nknown", "edit_sequence": 3})
+    content = wait()
+    assert content["status"] == "ok" and content["recipe"]["label"] == "gpu" and content["worker_id"] == "w-1"
+    asked = daemon.wait_for("prepare")
+    assert asked["edit_sequence"] == 3 and asked["log_length"] == len(daemon.log) > 0
+    with pytest.raises(queue.Empty):
+        notebook.client.get_iopub_msg(timeout=0.2)
+
+
+def test_prepare_newest_text_wins_and_interrupts_do_not_wait(notebook: Any, daemon: Any) -> None:
+    daemon.prepare_gate.clear()
+    try:
+        notebook.control(PREPARE_REQUEST, {"source": "a"})
+        daemon.wait_for("prepare")
+        daemon.plays["long"] = run_until_interrupted
+        msg_id = notebook.send("%%gpu\nlong")
+        daemon.wait_for("submit")
+        notebook.control("interrupt_request", {})()
+        assert notebook.finish(msg_id).error[0] == "KeyboardInterrupt"
+        client = notebook.client
+        for text in ("b", "c"):
+            client.control_channel.send(client.session.msg(PREPARE_REQUEST, {"source": text}))
+        # The control thread has seen both when it answers this.
+        notebook.control("kernel_info_request", {})()
+        daemon.prepare_gate.set()
+        answers = [client.get_control_msg(timeout=20)["content"] for _ in range(3)]
+    finally:
+        daemon.prepare_gate.set()
+    assert [answer.get("skipped_reason") for answer in answers] == ["", SUPERSEDED, ""]
+    assert [body["source"] for kind, body in daemon.requests if kind == "prepare"] == ["a", "c"]
+
+
+def test_prepare_with_a_malformed_body_is_refused(notebook: Any) -> None:
+    content = notebook.control(PREPARE_REQUEST, {"source": 5})()
+    assert (content["status"], content["ename"]) == ("error", "FIELD_MALFORMED")
+
+
+def test_cpu_cells_are_committed_together_when_the_kernel_is_idle(notebook: Any, daemon: Any) -> None:
+    before = daemon.store.version
+    for number in range(3):
+        notebook.ok(f"idle_{number} = {number}")
+    daemon.store.wait_for_version(before + 1)
+    notebook.ok("%%gpu\nassert idle_0 + idle_1 + idle_2 == 3")
+    # One for the three CPU cells; the GPU cell changed nothing, so its save made no version either.
+    assert daemon.store.version == before + 1
+
+
+def test_widget_callback_in_the_kernel_is_committed(notebook: Any, daemon: Any) -> None:
+    notebook.ok(
+        "import comm\ntold = []\n"
+        "channel = comm.create_comm(target_name='test')\nchannel.on_msg(lambda m: told.append(m['content']['data']))\n"
+        "channel_id = channel.comm_id"
+    )
+    comm_id = notebook.ok("channel_id").result.strip("'")
+    daemon.store.wait_for_version(1)
+    client = notebook.client
+    client.shell_channel.send(client.session.msg("comm_msg", {"comm_id": comm_id, "data": {"n": 5}}))
+    assert notebook.ok("%%gpu\nprint(told)").text == "[{'n': 5}]\n"
+
+
+def test_thread_left_by_a_cell_is_no_reason_to_miss_its_changes(notebook: Any) -> None:
+    notebook.ok(
+        "import threading\nseen, go, done = [], threading.Event(), threading.Event()\n"
+        "def work():\n    go.wait(20)\n    seen.append('late')\n    done.set()\n    go2.wait(20)\n"
+        "go2 = threading.Event()\nworker = threading.Thread(target=work)\nworker.start()"
+    )
+    notebook.ok("%%gpu\nassert seen == []")
+    # Changed by the thread while no cell runs here: this request is no cell.
+    reply = notebook.client.execute("go.set(); done.wait(20)", silent=True, reply=True, timeout=30)
+    assert reply["content"]["status"] == "ok"
+    assert notebook.ok("%%gpu\nprint(seen)").text == "['late']\n"
+    notebook.ok("go2.set(); worker.join(); del worker, go, done, go2")

@@ -1,0 +1,166 @@
+"""A kernel whose cluster is not there, goes, or loses a worker: CPU cells go on, and it says what became of the state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from looseleaf.errors import Unavailable
+
+New = Callable[..., Any]
+
+
+def test_worker_lost_while_running_state_is_the_parent_version(new_notebook: New, new_daemon: New) -> None:
+    daemon = new_daemon()
+    notebook = new_notebook(daemon.path)
+    notebook.ok("x = [1]")
+
+    async def lost(run: Any) -> Any:
+        text = "the worker was killed by signal 9 (while the cell ran); this cell's changes are lost"
+        await run.error("WORKER_LOST", text)
+        return run.saved(run.body["version"], error_reason="WORKER_LOST", error_message=text, path="", pid=0)
+
+    async def unsaved(run: Any) -> Any:
+        await run.stream("did something\n")
+        await run.ended()
+        text = "the worker was killed while its changes were being saved; the variables are those of version 1"
+        return run.saved(run.body["version"], error_reason="WORKER_LOST", error_message=text)
+
+    daemon.plays.update(lost=lost, unsaved=unsaved)
+    outcome = notebook.run("%%gpu\nx.append('lost')")
+    assert outcome.error[0] == "WORKER_LOST" and outcome.kinds == ["error"]
+    assert daemon.count("raise_epoch") == 1
+    # It had ended well, yet nothing of it is kept: that must not pass for success.
+    outcome = notebook.run("%%gpu\nx.append('unsaved')")
+    assert outcome.kinds == ["stream", "error"] and "version 1" in outcome.error[1]
+    daemon.plays.clear()
+    assert notebook.ok("%%gpu\nx.append(2)\nx").result == "[1, 2]"
+    assert notebook.ok("x").result == "[1, 2]"
+
+
+def test_host_lost_the_store_tells_whether_the_cell_finished(new_notebook: New, new_daemon: New) -> None:
+    daemon = new_daemon()
+    notebook = new_notebook(daemon.path)
+    notebook.ok("x = 1")
+
+    async def vanish(run: Any) -> Any:
+        raise Unavailable("HOST_LOST", "the host h1 that ran this cell cannot be reached any more")
+
+    async def save_and_vanish(run: Any) -> Any:
+        namespace: dict[str, Any] = {"__name__": "__main__"}
+        tracker = run.tracker(namespace)
+        namespace["x"] = 99
+        tracker.save(run.execution_id, "gpu")
+        return await vanish(run)
+
+    daemon.plays.update(finished=save_and_vanish, vanish=vanish)
+    outcome = notebook.run("%%gpu\nvanish")
+    assert outcome.error[0] == "CELL_LOST" and "run the cell again" in outcome.error[1]
+    assert notebook.ok("x").result == "1"
+    outcome = notebook.ok("%%gpu\nfinished")
+    assert outcome.kinds == ["stream"] and "finished and its changes are here" in outcome.text
+    assert notebook.ok("x").result == "99"
+
+
+def test_kernel_without_a_cluster_runs_cpu_cells_and_joins_one_later(new_notebook: New, new_daemon: New, tmp_path: Any) -> None:
+    notebook = new_notebook(tmp_path / "d.sock")
+    assert notebook.ok("x = 20\nprint('cpu')").text == "cpu\n"
+    outcome = notebook.run("%%gpu\nx + 1")
+    assert outcome.error[0] == "NO_CLUSTER" and "looseleaf up" in outcome.error[1] and outcome.kinds == ["error"]
+    assert notebook.ok("x").result == "20"
+    daemon = new_daemon()
+    assert notebook.ok("%%gpu\nx + 1").result == "21"
+    assert [run["source"] for run in daemon.log][0] == "x = 20\nprint('cpu')"
+
+
+def test_daemon_gone_in_the_middle_of_a_cell_kernel_goes_on_and_rejoins(new_notebook: New, new_daemon: New) -> None:
+    daemon = new_daemon()
+    notebook = new_notebook(daemon.path)
+    notebook.ok("x = 1")
+
+    async def hang(run: Any) -> Any:
+        await run.stream("started\n")
+        await run.interrupts.get()
+
+    daemon.plays["hang"] = hang
+    msg_id = notebook.send("%%gpu\nx = 2  # hang")
+    daemon.wait_for("submit")
+    daemon.stop()
+    outcome = notebook.finish(msg_id)
+    assert outcome.error[0] == "CLUSTER_LOST" and "CPU cells go on" in outcome.error[1]
+    assert notebook.ok("x += 10\nx").result == "11"
+    assert notebook.run("%%gpu\nx").error[0] == "NO_CLUSTER"
+    again = new_daemon(daemon.store)
+    assert notebook.ok("%%gpu\nx").result == "11"
+    assert again.wait_for("hello")["session_id"] == daemon.wait_for("hello")["session_id"]
+
+
+def test_daemon_gone_but_the_cell_was_saved_kernel_takes_it_over_later(new_notebook: New, new_daemon: New) -> None:
+    daemon = new_daemon()
+    notebook = new_notebook(daemon.path)
+    notebook.ok("x = 1")
+
+    async def save_and_hang(run: Any) -> Any:
+        namespace: dict[str, Any] = {"__name__": "__main__"}
+        tracker = run.tracker(namespace)
+        namespace["x"] = 77
+        tracker.save(run.execution_id, "gpu")
+        await run.stream("saved\n")
+        await run.interrupts.get()
+
+    daemon.plays["hang"] = save_and_hang
+    msg_id = notebook.send("%%gpu\nhang")
+    daemon.store.wait_for_version(2)
+    daemon.stop()
+    assert notebook.finish(msg_id).error[0] == "CLUSTER_LOST"
+    new_daemon(daemon.store)
+    assert notebook.ok("x").result == "77"
+
+
+def test_daemon_back_in_time_the_cell_tells_its_outcome(new_notebook: New, new_daemon: New) -> None:
+    daemon = new_daemon()
+    notebook = new_notebook(daemon.path, LOOSELEAF_KERNEL_RECOVER_TIMEOUT_S="20")
+    notebook.ok("x = 1")
+
+    async def hang(run: Any) -> Any:
+        await run.interrupts.get()
+
+    daemon.plays["hang"] = hang
+    msg_id = notebook.send("%%gpu\nhang")
+    daemon.wait_for("submit")
+    daemon.stop()
+    new_daemon(daemon.store)
+    outcome = notebook.finish(msg_id)
+    assert outcome.error[0] == "CELL_LOST" and "version 1" in outcome.error[1]
+
+
+def test_shutdown_commits_what_is_left(new_notebook: New, new_daemon: New) -> None:
+    daemon = new_daemon()
+    notebook = new_notebook(daemon.path)
+    notebook.ok("last = 'words'")
+    notebook.close()
+    daemon.store.wait_for_version(1)
+    assert len(daemon.store.commits) == 1
+
+
+def test_named_session_is_continued_by_another_kernel(new_notebook: New, new_daemon: New) -> None:
+    daemon = new_daemon()
+    first = new_notebook(daemon.path, LOOSELEAF_SESSION="s-kept")
+    first.ok("carried = {'a': 1}")
+    first.close()
+    second = new_notebook(daemon.path, LOOSELEAF_SESSION="s-kept")
+    assert second.ok("1 + 1").result == "2"
+    assert second.ok("carried").result == "{'a': 1}"
+
+
+def test_torch_questions_are_answered_for_the_pool_and_use_is_refused(new_notebook: New, new_daemon: New) -> None:
+    pytest.importorskip("torch")
+    daemon = new_daemon(host={"device": "emulated", "gpus": 2})
+    notebook = new_notebook(daemon.path)
+    notebook.ok("import torch")
+    assert notebook.ok("torch.cuda.is_available(), torch.cuda.device_count()").result == "(True, 2)"
+    outcome = notebook.run("%%cpu\ntorch.ones(2).cuda()")
+    assert "CUDA_IN_CPU_CELL" in outcome.error[1] and "%%gpu" in outcome.error[1]
+    assert notebook.run("torch.ones(2).cuda()").report["label"] == "gpu"
