@@ -106,7 +106,7 @@ class StoreConfig(ServiceConfig):
     stored_bytes_max: int = Field(default=256 * _GIB, ge=_MIB, description="region and unit bytes on the store's disk")
     disk_free_bytes_min: int = Field(default=1 * _GIB, ge=0, description="disk that writes must leave free")
     garbage_interval_s: float = Field(default=300.0, gt=0, description="time between garbage collections")
-    orphan_grace_s: float = Field(default=600.0, ge=0, description="life of units and regions that no version names yet")
+    orphan_grace_s: float = Field(default=600.0, ge=0, description="life of bytes that no version names yet")
     database: Literal["rocksdb-py", "rocksdict"] = Field(default="rocksdb-py", description="binding of the index")
     memory_entries_max: int = Field(default=10_000, ge=1, description="remembered results of mutating requests")
 
