@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -15,10 +16,12 @@ from pathlib import Path
 import grpc
 import pytest
 
+from looseleaf.dirty_tracker import hash128
 from looseleaf.errors import NotFound, PreconditionFailed, Unavailable
 from looseleaf.rpc.store_client import StoreClient, region_chunks
 from looseleaf.services.checkpoint_store.store import open_store
 from looseleaf.services.checkpoint_store.verifier import verify_index
+from looseleaf.units import REGION_BYTES
 
 from .conftest import Server, State, make_state
 
@@ -157,6 +160,31 @@ async def test_sigterm_ends_cleanly_and_keeps_everything(make_server: MakeServer
     async with server.client() as client:
         await owner.check(client)
     server.signal(signal.SIGTERM)
+
+
+async def test_disk_that_refuses_writes_gives_typed_errors_and_the_server_lives_on(make_server: MakeServer) -> None:
+    server = make_server()
+    owner = Owner("s1")
+    large = {(hash128(data), len(data)): data for data in (bytes([n]) * REGION_BYTES for n in (1, 2))}
+    async with server.client() as client:
+        await owner.step(client)
+        # A file size limit stands for a full disk: it needs no privileges and no small file system.
+        unlimited = resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
+        with pytest.raises(Unavailable, match="KV_IO"):
+            await owner.step(client)
+        with pytest.raises(Unavailable, match="KV_IO|STORE_IO"):
+            await client.put_regions(region_chunks(large))
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, unlimited)
+        await owner.check(client)
+        for _ in range(5):
+            await owner.step(client)
+        assert await client.put_regions(region_chunks(large)) == 2
+        await owner.check(client)
+    server.signal(signal.SIGTERM)
+    store = open_store(server.data)
+    problems = verify_index(store.index)
+    store.close()
+    assert problems == []
 
 
 async def test_client_waits_out_a_restart_and_changes_nothing_twice(make_server: MakeServer) -> None:
