@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ log = logging.getLogger("looseleaf.kernel")
 # Events of a running cell that wait for the kernel's event loop; beyond it the daemon is not read.
 EVENTS_WAITING_MAX: Final = 256
 WAIT_FOR_ROOM_S: Final = 0.002
+# Streamed text that waits is sent in messages of about this size.
+STREAM_CHARS_MAX: Final = 1 << 20
 # The worker is killed by the third interrupt, or by one that comes when the first had no effect for so long.
 INTERRUPTS_BEFORE_KILL: Final = 2
 INTERRUPT_GRACE_S: Final = 5.0
@@ -58,7 +61,9 @@ class GpuCell:
         self._publisher = publisher
         self._ask = ask
         self._execution_id = fields.text(body, "execution_id")
-        self._events: asyncio.Queue[Message | None] = asyncio.Queue()
+        # In order of arrival; None is the end.
+        self._waiting: deque[Message | None] = deque()
+        self._arrived = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._taken = 0
         self._handled = 0
@@ -78,19 +83,30 @@ class GpuCell:
             time.sleep(WAIT_FOR_ROOM_S)
         if not self._closed:
             self._taken += 1
-            self._loop.call_soon_threadsafe(self._events.put_nowait, message)
+            self._loop.call_soon_threadsafe(self._arrive, message)
+
+    def _arrive(self, event: Message | None) -> None:
+        self._waiting.append(event)
+        self._arrived.set()
+
+    async def _next(self) -> Message | None:
+        while not self._waiting:
+            self._arrived.clear()
+            await self._arrived.wait()
+        event = self._waiting.popleft()
+        self._handled += 1
+        return event
 
     async def run(self) -> GpuCellResult:
         """The result. Errors of the system are in it, never raised."""
         result = self._result
         try:
             future = asyncio.wrap_future(self._link.request_future("submit", self._body))
-            future.add_done_callback(lambda _done: self._events.put_nowait(None))
+            future.add_done_callback(lambda _done: self._arrive(None))
             self._submitted = True
             if self._interrupted_early:
                 self.interrupt()
-            while (event := await self._events.get()) is not None:
-                self._handled += 1
+            while (event := await self._next()) is not None:
                 self._handle(event)
             body, _fds = future.result()
             result.saved = fields.mapping(body, "saved")
@@ -104,10 +120,7 @@ class GpuCell:
     def _handle(self, event: Message) -> None:
         kind = event.get("kind")
         if kind == "output":
-            try:
-                publish_output(self._publisher, fields.mapping(event, "message"))
-            except InvalidArgument as error:
-                log.warning("output_dropped %s", error)
+            self._publish(event)
         elif kind == "input_request":
             self._stop_asking()
             prompt, password = fields.text(event, "prompt", ""), fields.boolean(event, "password", False)
@@ -119,6 +132,30 @@ class GpuCell:
             self._result.news[str(kind)] = {
                 key: value for key, value in event.items() if key not in ("t", "id", "kind", "execution_id")
             }
+
+    def _publish(self, event: Message) -> None:
+        try:
+            message = fields.mapping(event, "message")
+            if message.get("type") == "stream":
+                message = {**message, "text": message.get("text", "") + self._more_of(message.get("name"))}
+            publish_output(self._publisher, message)
+        except InvalidArgument as error:
+            log.warning("output_dropped %s", error)
+
+    def _more_of(self, stream: Any) -> str:
+        """The text of the messages of the same stream that wait behind: front ends lose messages that come too fast."""
+        texts: list[str] = []
+        chars = 0
+        while self._waiting and chars < STREAM_CHARS_MAX:
+            event = self._waiting[0]
+            message = event.get("message") if event is not None and event.get("kind") == "output" else None
+            if not isinstance(message, dict) or (message.get("type"), message.get("name")) != ("stream", stream):
+                break
+            self._waiting.popleft()
+            self._handled += 1
+            texts.append(str(message.get("text", "")))
+            chars += len(texts[-1])
+        return "".join(texts)
 
     async def _answer_input(self, prompt: str, password: bool) -> None:
         answer: dict[str, Any] = {"execution_id": self._execution_id, "value": "", "refused": True}

@@ -28,6 +28,12 @@ class IdleCommits:
             self._timer.cancel()
             self._timer = None
 
+    def hurry(self) -> None:
+        """Commits now what is scheduled; nothing if nothing is."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._run()
+
     def _run(self) -> None:
         self._timer = None
         self._commit()

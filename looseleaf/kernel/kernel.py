@@ -39,6 +39,7 @@ log = logging.getLogger("looseleaf.kernel")
 
 # jupyter_client waits 5 s for a kernel to end before it kills it.
 COMMIT_AT_SHUTDOWN_S: Final = 3.5
+COMMIT_BEFORE_PREPARE_S: Final = 2.0
 REPORTS_MAX: Final = 64
 
 # Its own annotations leave most of it optional or untyped.
@@ -330,7 +331,26 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         self._edits.add(task)
         task.add_done_callback(self._edits.discard)
 
+    async def _commit_first(self) -> None:
+        """A preparation is for the newest state: what waits for an idle moment is committed before it, if this is one."""
+        loop = self._main_loop
+        if loop is None or self._busy:
+            return
+        done: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+        def commit() -> None:
+            self._idle_commits.hurry()
+            if done.set_running_or_notify_cancel():
+                done.set_result(None)
+
+        loop.call_soon_threadsafe(commit)
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(done), COMMIT_BEFORE_PREPARE_S)
+        except TimeoutError:
+            log.info("prepared_without_newest_state")
+
     async def _answer_prepare(self, idents: Any, request: Any) -> None:
+        await self._commit_first()
         content = await self._preparations.answer(request["content"])
         self.session.send(self.control_stream, PREPARE_REPLY, content, request, ident=idents)
 

@@ -18,7 +18,7 @@ from looseleaf.batch.client import OneSpec
 from looseleaf.kernel.install import kernel_spec
 
 sys.path.insert(0, str(Path(__file__).parent))
-from kernel_fake_daemon import FakeDaemon, FakeStore  # noqa: E402
+from kernel_fake_daemon import FakeDaemon, FakeStore
 
 CELL_TIMEOUT_S = 30.0
 
@@ -59,8 +59,9 @@ class Notebook:
     def __init__(self, endpoint: Path | str, folder: Path, **env: str) -> None:
         (folder / "logs").mkdir(exist_ok=True)
         settings = {
-            "LOOSELEAF_RUN_DIR": str(folder), "LOOSELEAF_LOG_DIR": str(folder / "logs"), "IPYTHONDIR": str(folder / "ipython"),
-            "JUPYTER_RUNTIME_DIR": str(folder), "LOOSELEAF_KERNEL_RECONNECT_INTERVAL_S": "0",
+            "LOOSELEAF_RUN_DIR": str(folder), "LOOSELEAF_LOG_DIR": str(folder / "logs"),
+            "IPYTHONDIR": str(folder / "ipython"), "JUPYTER_RUNTIME_DIR": str(folder),
+            "LOOSELEAF_KERNEL_RECONNECT_INTERVAL_S": "0",
             "LOOSELEAF_KERNEL_LOG_LEVEL": "debug", "LOOSELEAF_KERNEL_RECOVER_TIMEOUT_S": "0.5", **env,
         }  # fmt: skip
         spec = kernel_spec(endpoint=str(endpoint), env=settings)
@@ -161,7 +162,7 @@ class Notebook:
         self.client.stop_channels()
         self.manager.shutdown_kernel()
         self.manager.cleanup_resources()
-        gone, alive = psutil.wait_procs(children, timeout=10)
+        _gone, alive = psutil.wait_procs(children, timeout=10)
         assert not alive, f"left behind: {alive}"
 
 

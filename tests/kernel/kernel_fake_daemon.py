@@ -30,6 +30,10 @@ from looseleaf.protocol.rpc import Reply
 from looseleaf.units import REGION_BYTES
 
 RING_SLOTS = 8
+REQUESTS = (
+    "hello", "record_runs", "prepare", "submit", "input_reply", "interrupt", "raise_epoch", "evict_workers",
+    "have_regions", "ring", "put_regions", "put_units", "commit", "manifest", "fetch_units", "map_regions", "unmap_regions",
+)  # fmt: skip
 Body = dict[str, Any]
 
 
@@ -118,8 +122,8 @@ Play = Callable[["FakeRun"], Awaitable[Body]]
 class FakeDaemon:
     """Serves one kernel after another on `path`.
 
-    `plays`: what a submitted cell does, by a word in its text; the default runs it. `prepare_gate`: prepare requests wait
-    until it is set. `requests`: everything asked, as (type, body).
+    `plays`: what a submitted cell does, by a word in its text; the default runs it. `prepare_gate`: prepare requests
+    wait until it is set. `requests`: everything asked, as (type, body).
     """
 
     def __init__(self, path: Path, store: FakeStore, host: Body | None = None) -> None:
@@ -136,6 +140,7 @@ class FakeDaemon:
         self.running: dict[str, FakeRun] = {}
         self._loop = asyncio.new_event_loop()
         self._links: set[AsyncLink] = set()
+        self._serving: set[asyncio.Task[None]] = set()
         self._sock: socket.socket | None = None
         self._thread = threading.Thread(target=self._serve, name="fake-daemon")
         self._changed = threading.Condition()
@@ -186,7 +191,8 @@ class FakeDaemon:
         assert self._sock is not None
         connection, _ = self._sock.accept()
         task = self._loop.create_task(self._serve_kernel(connection))
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
 
     async def _serve_kernel(self, connection: socket.socket) -> None:
         kernel = FakeKernelConnection(self, connection)
@@ -203,8 +209,7 @@ class FakeDaemon:
             self._sock.close()
         for link in list(self._links):
             link.close()
-        while self._links:
-            await asyncio.sleep(0.01)
+        await asyncio.gather(*self._serving, return_exceptions=True)
 
     def note(self, type_: str, body: Body) -> None:
         with self._changed:
@@ -219,11 +224,7 @@ class FakeKernelConnection:
         self.daemon = daemon
         self.store = daemon.store
         self.session_id = ""
-        names = (
-            "hello record_runs prepare submit input_reply interrupt raise_epoch evict_workers have_regions ring put_regions "
-            "put_units commit manifest fetch_units map_regions unmap_regions"
-        ).split()
-        self.link = AsyncLink(AsyncChannel(connection), {name: self._noting(name) for name in names})
+        self.link = AsyncLink(AsyncChannel(connection), {name: self._noting(name) for name in REQUESTS})
         self._ring_memory = -1
         self._segments = 0
 
@@ -328,7 +329,8 @@ class FakeKernelConnection:
         self._segments += 1
         fd = memory.readonly_fd()
         memory.close()
-        return Reply({"segments": [self._segments], "places": [[self._segments, at] for at in places]}, [fd], close_fds=True)
+        rows = [[self._segments, at] for at in places]
+        return Reply({"segments": [self._segments], "places": rows}, [fd], close_fds=True)
 
     async def _unmap_regions(self, _body: Body) -> Body:
         return {}
@@ -387,14 +389,15 @@ class FakeRun:
             "bytes_moved": REGION_BYTES, "gpu_held_s": 0.5, "gpu_pinned_s": 0.25, "gpu_resident_s": 0.0,
         }  # fmt: skip
         return {
-            "version": version, "error_reason": "", "error_message": "", "figures": figures, "unsaved": [], "path": "cold",
-            "gpu_index": 0, "host_id": "h0", "worker_id": "w-1", "pid": 4242, **more,
+            "version": version, "error_reason": "", "error_message": "", "figures": figures, "unsaved": [],
+            "path": "cold", "gpu_index": 0, "host_id": "h0", "worker_id": "w-1", "pid": 4242, **more,
         }  # fmt: skip
 
 
 async def run_cell(run: FakeRun) -> Body:
     """Runs the cell for real: state in, `exec`, outputs, state out."""
-    await run.event("recipe", recipe={"names": ["x"], "imports": ["numpy"], "label": "gpu", "reason": "r", "live_names": 3})
+    recipe = {"names": ["x"], "imports": ["numpy"], "label": "gpu", "reason": "r", "live_names": 3}
+    await run.event("recipe", recipe=recipe)
     await run.event("lease", host_id="h0", gpu=0, path="cold", worker_id="w-1")
     await run.event("stage", stage=8, worker_id="w-1", pid=4242, elapsed_ms=1.0)
     namespace: dict[str, Any] = {"__name__": "__main__"}

@@ -1,4 +1,4 @@
-"""A kernel whose cluster is not there, goes, or loses a worker: CPU cells go on, and it says what became of the state."""
+"""A kernel whose cluster is absent, goes or loses a worker: CPU cells go on, and it says what became of the state."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ def test_host_lost_the_store_tells_whether_the_cell_finished(new_notebook: New, 
     assert notebook.ok("x").result == "99"
 
 
-def test_kernel_without_a_cluster_runs_cpu_cells_and_joins_one_later(new_notebook: New, new_daemon: New, tmp_path: Any) -> None:
+def test_kernel_without_a_cluster_runs_cpu_cells_and_joins_one_later(
+    new_notebook: New, new_daemon: New, tmp_path: Any
+) -> None:
     notebook = new_notebook(tmp_path / "d.sock")
     assert notebook.ok("x = 20\nprint('cpu')").text == "cpu\n"
     outcome = notebook.run("%%gpu\nx + 1")
@@ -72,7 +74,7 @@ def test_kernel_without_a_cluster_runs_cpu_cells_and_joins_one_later(new_noteboo
     assert notebook.ok("x").result == "20"
     daemon = new_daemon()
     assert notebook.ok("%%gpu\nx + 1").result == "21"
-    assert [run["source"] for run in daemon.log][0] == "x = 20\nprint('cpu')"
+    assert daemon.log[0]["source"] == "x = 20\nprint('cpu')"
 
 
 def test_daemon_gone_in_the_middle_of_a_cell_kernel_goes_on_and_rejoins(new_notebook: New, new_daemon: New) -> None:
