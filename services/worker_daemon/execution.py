@@ -10,7 +10,7 @@ from typing import Any
 import msgpack
 import structlog
 
-from looseleaf.errors import LooseLeafError
+from looseleaf.errors import LooseLeafError, Unavailable
 from looseleaf.ids import Version, WorkerId
 from looseleaf.protocol import fields
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
@@ -75,8 +75,7 @@ class CellExecution:
         state = scheduler_pb2.EXECUTION_STATE_FAILED
         saved = pb.CellSaved(version=self.start.version)
         try:
-            worker = await self._ready_worker()
-            reply = await self._run_cell(worker)
+            worker, reply = await self._run_on_live_worker()
             self._take_save(worker, reply, saved)
             state = scheduler_pb2.EXECUTION_STATE_SAVED
         except LooseLeafError as error:
@@ -92,10 +91,22 @@ class CellExecution:
         await self._report(state, release=True, reason=saved.error_reason)
         self.record.add(pb.ExecuteResponse(saved=saved))
 
-    async def _ready_worker(self) -> WorkerProcess:
+    async def _run_on_live_worker(self) -> tuple[WorkerProcess, Message]:
+        """A worker that died before the first statement is replaced once: nothing of the cell has happened yet."""
+        try:
+            worker = await self._ready_worker(self.lease.worker_id)
+            return worker, await self._run_cell(worker)
+        except Unavailable as error:
+            if error.reason != "WORKER_LOST" or self._started_s is not None or self._interrupted:
+                raise
+            log.warning("worker_replaced", execution=self.lease.execution_id, why=error.message)
+        self._path = "START_PATH_COLD"
+        worker = await self._ready_worker(None)
+        return worker, await self._run_cell(worker)
+
+    async def _ready_worker(self, wanted: WorkerId | None) -> WorkerProcess:
         start, lease = self.start, self.lease
         await self._pool.make_way(lease.gpus, lease.session_id)
-        wanted = WorkerId(lease.worker_id) if lease.worker_id else None
         alive = wanted is not None and self._pool.get(wanted) is not None
         if not alive:
             self._path = "START_PATH_COLD"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from typing import Any
 
 import structlog
 
@@ -55,7 +56,7 @@ class WorkerPool:
         self._env = env
         self._changed = changed
         self._ticker: asyncio.Task[None] | None = None
-        self._watchers: set[asyncio.Task[None]] = set()
+        self._background: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Begins to end workers that idle too long."""
@@ -103,9 +104,7 @@ class WorkerPool:
         self._adopt(worker, session_id, epoch)
         self.roster.workers[worker.facts.worker_id] = worker.facts
         self._processes[worker.facts.worker_id] = worker
-        watcher = asyncio.create_task(self._forget_when_lost(worker))
-        self._watchers.add(watcher)
-        watcher.add_done_callback(self._watchers.discard)
+        self._start(self._forget_when_lost(worker))
         self._changed()
         return worker
 
@@ -125,6 +124,16 @@ class WorkerPool:
         worker.facts.users = max(0, worker.facts.users - 1)
         worker.facts.idle_since_s = time.monotonic()
         self._changed()
+        if self.roster.rules.keep_s == 0 and worker.facts.stage is Stage.COMPLETED:
+            self._start(self._evict_quietly(worker.facts.worker_id))
+
+    async def _evict_quietly(self, worker_id: WorkerId) -> None:
+        await self.evict(worker_id)
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
 
     async def prepare(self, worker: WorkerProcess, recipe: recipe_pb2.ExecutionRecipe, version: Version) -> Prepared:
         """Makes a reserved worker hold the recipe's closures at `version`, up to host_ready.

@@ -1,0 +1,142 @@
+"""Bad input and faults: the cell gets a clear error, the session lives on, nothing is lost silently."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from looseleaf.local.cluster import LocalCluster
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+NewNotebook = Callable[..., Any]
+
+
+@pytest.mark.parametrize("code", ["", "\n\n", "# only a comment", "%%gpu\n", "%pwd", "%%time\npass"])
+def test_empty_and_magic_only_cells_run(notebook: Any, code: str) -> None:
+    assert notebook.run(code).status == "ok"
+
+
+@pytest.mark.parametrize("code", ["def f(:\n  pass", "%%gpu\nx = = 1", "x.cuda(", "print('a"])
+def test_syntax_errors_are_shown_as_such(notebook: Any, code: str) -> None:
+    outcome = notebook.run(code)
+    assert outcome.ename in ("SyntaxError", "IncompleteInputError"), outcome
+    assert notebook.ok("1 + 1").value == "2"
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("os.kill(os.getpid(), 9)", "SIGKILL"),
+        ("os._exit(3)", "exited with code 3"),
+        ("ctypes.string_at(0)", "SIGSEGV"),
+    ],
+)
+def test_worker_death_is_the_cells_error_and_the_parent_version_stays(notebook: Any, how: str, said: str) -> None:
+    notebook.ok("import torch, os, ctypes\nkept = [1]")
+    before = notebook.ok("%%gpu\nkept.append(2)\nw = torch.ones(2).cuda()").report["version"]
+    outcome = notebook.run(f"%%gpu\nkept.append(3)\n{how}")
+    assert outcome.ename == "WORKER_LOST", outcome
+    assert said in outcome.error and f"version {before}" in outcome.error
+    assert notebook.ok("kept").value == "[1, 2]"
+    again = notebook.ok("%%gpu\nkept.append(4)\nw.sum().item()")
+    assert again.value == "2.0" and again.report["path"] == "cold"
+    assert notebook.ok("kept").value == "[1, 2, 4]"
+
+
+def test_prepared_worker_killed_before_run_is_replaced(notebook: Any) -> None:
+    notebook.ok("import torch\nvalue = torch.ones(100_000)")
+    code = "(value.cuda() * 3).sum().item()"
+    prepared = notebook.prepare(code)
+    workers = _workers(notebook)
+    assert prepared["worker_id"] in workers
+    os.kill(workers[prepared["worker_id"]], signal.SIGKILL)
+    assert notebook.ok(code).value == "300000.0"
+
+
+def _workers(notebook: Any) -> dict[str, int]:
+    """Worker id → pid of this machine's live workers, by their process titles."""
+    import psutil
+
+    found = {}
+    for process in psutil.process_iter(["cmdline", "pid"]):
+        title = " ".join(process.info["cmdline"] or [])
+        if title.startswith("ll-worker:"):
+            found[title.split(":", 1)[1].split()[0]] = process.info["pid"]
+    return found
+
+
+def test_store_restarted_between_cells_goes_unnoticed(cluster: LocalCluster, notebook: Any) -> None:
+    notebook.ok("import torch\nx = torch.arange(5.0)")
+    notebook.ok("y = x.cuda() * 2")
+    cluster.kill("checkpoint-store")
+    assert notebook.ok("%%gpu\ny.sum().item()").value == "20.0"
+
+
+def test_scheduler_restarted_between_cells_goes_unnoticed(cluster: LocalCluster, notebook: Any) -> None:
+    notebook.ok("import torch\nx = torch.arange(5.0)")
+    notebook.ok("y = x.cuda() * 2")
+    pid = cluster.pid("scheduler")
+    cluster.kill("scheduler")
+    cluster.wait_serving("scheduler", other_than=pid)
+    assert notebook.ok("%%gpu\ny.sum().item()").value == "20.0"
+
+
+def test_frontend_restarted_between_cells_gets_the_log_again(cluster: LocalCluster, notebook: Any) -> None:
+    notebook.ok("import torch\ndef twice(t):\n    return helper(t)\ndef helper(t):\n    return t.cuda() * 2")
+    pid = cluster.pid("frontend")
+    cluster.kill("frontend")
+    cluster.wait_serving("frontend", other_than=pid)
+    assert notebook.ok("twice(torch.ones(3)).sum().item()").value == "6.0"
+
+
+def test_no_cluster_cpu_cells_run_and_the_first_gpu_cell_says_so(new_notebook: NewNotebook, tmp_path: Path) -> None:
+    lonely = new_notebook(endpoint=tmp_path / "nobody.sock")
+    assert lonely.ok("import torch\nx = torch.ones(3)\nx.sum().item()").value == "3.0"
+    outcome = lonely.run("y = x.cuda()")
+    assert outcome.ename == "NO_CLUSTER" and "looseleaf up" in outcome.error
+    assert lonely.ok("x.sum().item()").value == "3.0"
+
+
+def test_cuda_touch_in_a_cpu_cell_names_the_cure(notebook: Any) -> None:
+    notebook.ok("import torch\nx = torch.ones(3)")
+    outcome = notebook.run("%%cpu\nx.cuda()")
+    assert outcome.status == "error" and "CUDA_IN_CPU_CELL" in outcome.error + outcome.ename
+    assert "%%gpu" in outcome.error
+    assert notebook.ok("x.sum().item()").value == "3.0"
+
+
+def test_variable_that_cannot_be_saved_is_named_and_the_rest_is_saved(notebook: Any) -> None:
+    notebook.ok("import torch")
+    outcome = notebook.ok("%%gpu\nnumbers = (n for n in range(3))\nplain = [1, 2]\nt = torch.ones(2).cuda()")
+    assert [item["name"] for item in outcome.report["unsaved"]] == ["numbers"]
+    assert notebook.ok("plain").value == "[1, 2]"
+    refused = notebook.run("next(numbers)")
+    assert refused.status == "error" and "numbers" in refused.error
+    assert notebook.ok("plain").value == "[1, 2]"
+
+
+def test_generator_of_the_kernel_still_works_there(notebook: Any) -> None:
+    notebook.ok("import torch\nnumbers = (n for n in range(3))\nfirst = next(numbers)")
+    notebook.ok("t = torch.ones(2).cuda()")
+    assert notebook.ok("next(numbers)").value == "1"
+    refused = notebook.run("%%gpu\nnext(numbers)")
+    assert refused.status == "error" and "numbers" in refused.error
+
+
+def test_two_notebooks_share_one_gpu_in_turn(new_notebook: NewNotebook) -> None:
+    one, two = new_notebook(), new_notebook()
+    for notebook in (one, two):
+        notebook.ok("import torch, time")
+    code = "%%gpu\nbegan = time.monotonic()\nx = torch.ones(1000).cuda()\ntime.sleep(0.5)\nended = time.monotonic()"
+    messages = [notebook.start(code) for notebook in (one, two)]
+    outcomes = [notebook.finish(message) for notebook, message in zip((one, two), messages, strict=True)]
+    assert [outcome.status for outcome in outcomes] == ["ok", "ok"]
+    spans = sorted(eval(notebook.ok("(began, ended)").value) for notebook in (one, two))
+    assert spans[0][1] <= spans[1][0], "both held the only GPU at once"
+    assert outcomes[0].report["worker"] != outcomes[1].report["worker"]
