@@ -72,7 +72,8 @@ def reduce_class(cls: type) -> Reduced:
 
 
 def _is_made_again(cls: type, name: str, value: Any) -> bool:
-    if name in ("__dict__", "__weakref__"):
+    # The last is a cache that pickling itself leaves on a class.
+    if name in ("__dict__", "__weakref__", "__slotnames__"):
         return True
     return isinstance(value, types.MemberDescriptorType) and value.__objclass__ is cls
 

@@ -17,6 +17,8 @@ from looseleaf.errors import LooseLeafError
 from looseleaf.ids import PayloadId, UnitId
 from looseleaf.units import format_bytes
 
+# Every unit needs these to be read; they say nothing about the value.
+_OURS: Final = "looseleaf.checkpoint."
 _DETAIL_CHARS_MAX: Final = 500
 
 
@@ -144,6 +146,7 @@ def _code_facts(pickler: UnitPickler | None) -> dict[str, Any]:
     for code in pickler.code:
         names.update(dict.fromkeys(names_read_by(code)))
     modules.difference_update(("builtins", SESSION_MODULE))
+    modules = {module for module in modules if not module.startswith(_OURS)}
     return {
         "modules": tuple(sorted(modules)),
         "global_names": tuple(sorted(names)),

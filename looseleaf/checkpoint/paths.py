@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import types
 from collections import deque
+from itertools import pairwise
 from typing import Any, Final
 
 from looseleaf.checkpoint.walk import Graph
@@ -48,13 +49,14 @@ def _way_between(graph: Graph, root: int, node: int) -> list[int]:
 
 def _steps(way: list[Any]) -> str:
     text = ""
-    attributes_of_object = False
-    for above, below in zip(way, way[1:], strict=False):
-        if _attributes(above) is below:
-            attributes_of_object = True
+    # What the last object was reached as: the attributes, or the closure, of the one before.
+    owner: Any = None
+    for above, below in pairwise(way):
+        if _attributes(above) is below or (isinstance(above, types.FunctionType) and above.__closure__ is below):
+            owner = above
             continue
-        text += _step(above, below, attributes_of_object)
-        attributes_of_object = False
+        text += _step_into_function(owner, below) if isinstance(owner, types.FunctionType) else _step(above, below, owner)
+        owner = None
         if len(text) > _PATH_CHARS_MAX:
             break
     return text
@@ -67,11 +69,11 @@ def _attributes(value: Any) -> Any:
         return None
 
 
-def _step(above: Any, below: Any, attributes_of_object: bool) -> str:
+def _step(above: Any, below: Any, owner: Any) -> str:
     if isinstance(above, dict):
         for key, value in list(above.items()):
             if value is below:
-                return f".{key}" if attributes_of_object else f"[{_key(key)}]"
+                return f".{key}" if owner is not None else f"[{_key(key)}]"
             if key is below:
                 return ".keys()"
     if isinstance(above, (list, tuple, collections.deque)):
@@ -79,7 +81,7 @@ def _step(above: Any, below: Any, attributes_of_object: bool) -> str:
             if value is below:
                 return f"[{index}]"
     if isinstance(above, types.FunctionType):
-        return _step_into_function(above, below)
+        return ".<defaults>"
     if isinstance(above, types.CellType):
         return ""
     return _step_into_object(above, below)
@@ -90,13 +92,11 @@ def _key(key: Any) -> str:
     return text if len(text) <= _KEY_CHARS_MAX else text[: _KEY_CHARS_MAX - 1] + "…"
 
 
-def _step_into_function(above: types.FunctionType, below: Any) -> str:
-    if below is above.__closure__:
-        return ".<closure>"
-    for name, cell in zip(above.__code__.co_freevars, above.__closure__ or (), strict=False):
+def _step_into_function(function: types.FunctionType, below: Any) -> str:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
         if cell is below:
             return f".<closure {name}>"
-    return ".<defaults>"
+    return f".{next((key for key, value in function.__dict__.items() if value is below), '<attributes>')}"
 
 
 def _step_into_object(above: Any, below: Any) -> str:

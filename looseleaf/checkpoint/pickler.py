@@ -41,8 +41,9 @@ class PickleScope:
     def __init__(self, namespace: dict[str, Any], memory: MemoryMap, path_of: Callable[[Any], str]) -> None:
         self.memory = memory
         self.path_of = path_of
-        self.persistent_ids: dict[int, int | str] = {id(namespace): NAMESPACE_ID}
-        self.persistent_ids.update({key: f"dict:{name}" for key, name in module_dicts().items()})
+        self.persistent_ids: dict[int, int | str] = {key: f"dict:{name}" for key, name in module_dicts().items()}
+        # Last: the session's module may be registered under a second name.
+        self.persistent_ids[id(namespace)] = NAMESPACE_ID
         self.payload_of_head: dict[int, int] = {}
         self.streams = {id(value): name for name, value in standard_streams().items() if value is not None}
         self._singletons: dict[type, dict[int, str]] = {}

@@ -57,6 +57,8 @@ class StateTracker:
         self.unsaved_here: dict[str, Unsaved] = {}
         # What each saved variable was bound to, as an id only: a hint that the saved header still describes it.
         self.saved_bindings: dict[str, int] = {}
+        # Units that stubs inside live containers stood for at the last save.
+        self.units_of_inner_stubs: set[int] = set()
 
     @property
     def version(self) -> Version:
@@ -167,9 +169,10 @@ class StateTracker:
         return captured, unit_id
 
     def needed_here(self) -> set[int]:
-        """Ids of live units and payloads that units which are not loaded refer to."""
+        """Ids of live units and payloads that stubs, or units which are not loaded, refer to."""
         live = self.labels.live_ids()
-        needed: set[int] = set()
+        needed: set[int] = set(self.units_of_inner_stubs)
+        needed.update(unit_id_of(value) or 0 for _, value in self.variables() if type(value) is Stub)
         for unit_id, entry in self.manifest.units.items():
             if unit_id not in live:
                 needed.update(entry.header.refs)
@@ -224,6 +227,8 @@ class StateTracker:
         places += [(unit_id, block) for unit_id, block in captured.inline if unit_id in builder.units]
         self.labels.replace(heads, places)
         self.labels.atoms = {name: u for name, u in self.labels.atoms.items() if captured.roots.get(name) == u}
+        stubs = [value for value in captured.graph.objects if type(value) is Stub]
+        self.units_of_inner_stubs = {unit_id_of(stub) or 0 for stub in stubs}
         self.labels.hold_exactly(self.needed_here())
         self.record = self._new_record
         if self._process_unit in builder.units:

@@ -14,6 +14,7 @@ import copyreg
 import pickle
 from typing import Any, Final
 
+from looseleaf.checkpoint.canonical import canonical
 from looseleaf.checkpoint.pickler import PROTOCOL, UnitPickler
 
 MODE_VALUE: Final = b"V"
@@ -26,7 +27,7 @@ _BUILTIN_MODES: Final[dict[type, bytes]] = {list: MODE_LIST, dict: MODE_DICT, se
 
 def write_plain(value: Any) -> bytes:
     """A `V` unit of builtin values that refer to no other unit."""
-    return MODE_VALUE + pickle.dumps(value, PROTOCOL)
+    return MODE_VALUE + canonical(pickle.dumps(value, PROTOCOL))
 
 
 def write_value(pickler: UnitPickler, value: Any) -> bytes:
@@ -42,7 +43,7 @@ def write_value(pickler: UnitPickler, value: Any) -> bytes:
         ids.pop(id(value), None)
         if own is not None:
             ids[id(value)] = own
-    return MODE_VALUE + pickler.file.getvalue()
+    return MODE_VALUE + canonical(pickler.file.getvalue())
 
 
 def write_in_two_steps(pickler: UnitPickler, value: Any) -> tuple[bytes, frozenset[int | str]] | None:
@@ -53,7 +54,7 @@ def write_in_two_steps(pickler: UnitPickler, value: Any) -> tuple[bytes, frozens
     mode = _BUILTIN_MODES.get(type(value))
     if mode is not None:
         pickler.dump(list(value.items()) if mode is MODE_DICT else list(value))
-        return mode + pickler.file.getvalue(), frozenset()
+        return mode + canonical(pickler.file.getvalue()), frozenset()
     reduced = _reduced(pickler, value)
     if not isinstance(reduced, tuple):
         return None
@@ -62,7 +63,7 @@ def write_in_two_steps(pickler: UnitPickler, value: Any) -> tuple[bytes, frozens
     construction = frozenset(pickler.used)
     items = (None if list_items is None else list(list_items), None if dict_items is None else list(dict_items))
     pickler.dump((state, *items, setter))
-    return MODE_OBJECT + pickler.file.getvalue(), construction
+    return MODE_OBJECT + canonical(pickler.file.getvalue()), construction
 
 
 def _reduced(pickler: UnitPickler, value: Any) -> Any:

@@ -84,11 +84,6 @@ CASES = [
         "want = (torch.rand(1).item(), random.random(), np.random.rand())\ntorch.manual_seed(1); random.seed(1); np.random.seed(1)",
         "(torch.rand(1).item(), random.random(), np.random.rand()) == want",
     ),
-    (
-        "compiled module",
-        "import torch\nnet = torch.nn.Linear(2, 2)\ncm = torch.compile(net, backend='eager'); _ = cm(torch.ones(1, 2)); del _",
-        "cm.weight is net.weight and cm(torch.ones(1, 2)).shape == (1, 2)",
-    ),
     ("weak reference", "import weakref\nclass N: pass\nn = N(); w = weakref.ref(n)", "w() is n"),
     (
         "deep linked list",
@@ -118,8 +113,27 @@ CASES = [
 ]  # fmt: skip
 
 
+SLOW_CASES = [
+    (
+        "compiled module",
+        "import torch\nnet = torch.nn.Linear(2, 2)\ncm = torch.compile(net, backend='eager'); _ = cm(torch.ones(1, 2)); del _",
+        "cm.weight is net.weight and cm(torch.ones(1, 2)).shape == (1, 2)",
+    ),
+]
+
+
 @pytest.mark.parametrize(("cells", "expression"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_case_restored_in_another_process_is_right(process, cells, expression):
+    _run_case(process, cells, expression)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("cells", "expression"), [case[1:] for case in SLOW_CASES], ids=[case[0] for case in SLOW_CASES])
+def test_slow_case_restored_in_another_process_is_right(process, cells, expression):
+    _run_case(process, cells, expression)
+
+
+def _run_case(process, cells, expression):
     unsaved = process(f"cell({cells!r}); result = [list(map(str, (u.name, u.reason, u.path, u.detail))) for u in save().unsaved]")
     assert unsaved == []
     assert process(f"restore_all(); result = bool(check({expression!r}))") is True
