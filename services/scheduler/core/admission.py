@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from looseleaf.errors import LooseLeafError
 from looseleaf.ids import Epoch, SessionId
 from looseleaf.services.scheduler.core.actions import NotifyLease
 from looseleaf.services.scheduler.core.events import RunCancelled, RunRequested
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState, RecipeFacts
+from looseleaf.services.scheduler.core.hosts import Host
 from looseleaf.services.scheduler.core.journal import reopenable
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
 from looseleaf.services.scheduler.core.queue import PRIORITIES, Run, rank_s
@@ -86,7 +89,7 @@ def _admit(state: State, event: RunRequested, record: ExecutionRecord | None, no
     if state.runs_of(event.session_id) >= state.limits.runs_per_session_max:
         state.refuse(event.request_id, session_queue_full(state.limits.runs_per_session_max))
         return
-    misfit = never_fits(state, event.recipe) if state.ready else None
+    misfit = never_fits(state.hosts.with_gpus(), event.recipe) if state.ready else None
     if misfit is not None:
         state.refuse(event.request_id, misfit)
         return
@@ -99,15 +102,14 @@ def _admit(state: State, event: RunRequested, record: ExecutionRecord | None, no
     state.dirty = True
 
 
-def never_fits(state: State, recipe: RecipeFacts) -> LooseLeafError | None:
-    """Why no known host, alive or not, can ever run it; None if one can, or if no host with GPUs is known."""
-    hosts = state.hosts.with_gpus()
+def never_fits(hosts: Sequence[Host], recipe: RecipeFacts) -> LooseLeafError | None:
+    """Why none of the hosts, alive or not, can ever run it; None if one can, or if there is none with GPUs."""
     if not hosts:
         return None
     largest = max(host.gpu_count for host in hosts)
     if recipe.gpu_count > largest:
         return never_fits_count(recipe.gpu_count, largest)
-    if any(host.gpu_memory_bytes == 0 for host in hosts):
+    if recipe.device_bytes == 0 or any(host.gpu_memory_bytes == 0 for host in hosts):
         return None
     room = max(recipe.gpu_count * host.gpu_memory_bytes for host in hosts if host.gpu_count >= recipe.gpu_count)
     return never_fits_bytes(recipe.device_bytes, room) if recipe.device_bytes > room else None
@@ -160,7 +162,12 @@ def see_epoch(state: State, session_id: SessionId, epoch: Epoch, now_s: float) -
     session.epoch = epoch
     for run in [run for run in state.runs.values() if run.session_id == session_id and run.epoch < epoch]:
         entry = state.leases.of_execution(session_id, run.execution_id)
-        if entry is None or entry.status is not LeaseStatus.RESTORED:
+        if entry is not None and entry.status is LeaseStatus.RESTORED:
+            # What became of the execution its daemon will say; these callers get no lease in any case.
+            del state.runs[run.execution_id]
+            for waiter in run.waiters:
+                state.refuse(waiter, stale_epoch(run.epoch, epoch))
+        else:
             give_up(state, run, entry, now_s, "STALE_EPOCH")
     for entry in state.leases.of_session(session_id):
         if entry.lease.epoch >= epoch or not entry.valid:

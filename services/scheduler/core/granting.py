@@ -20,33 +20,52 @@ from looseleaf.services.scheduler.core.state import State
 
 def place_runs(state: State, now_s: float) -> None:
     """Places what fits, in queue order; a session's later run never overtakes its earlier one."""
+    _refuse_misfits(state)
+    candidates = _first_of_each_session(state)
+    if not candidates:
+        return
     rooms = {host.host_id: host_room(host, state.leases) for host in state.hosts.open_for_work(now_s)}
-    sessions_waiting = set()
-    for run in state.queue:
-        misfit = never_fits(state, run.recipe)
-        if misfit is not None:
-            _refuse_run(state, run, misfit, "NEVER_FITS")
-            continue
-        if run.session_id in sessions_waiting or state.leases.session_runs(run.session_id):
-            sessions_waiting.add(run.session_id)
-            continue
-        usable = [room for room in rooms.values() if _open_to(run, room)]
+    open_rooms = {host_id: room for host_id, room in rooms.items() if room.free or room.warm}
+    for run in candidates:
+        if not open_rooms:
+            break
+        usable = [room for host_id, room in open_rooms.items() if room.host.heartbeats >= run.avoided.get(host_id, 0)]
         preparation = state.preparations.get(run.session_id)
         target = place(run, usable, preparation.host_id if preparation else None, now_s, state.limits)
         if target is None:
-            sessions_waiting.add(run.session_id)
-            _reserve_for_gang(state, run, rooms, now_s)
+            _reserve_for_gang(state, run, rooms, open_rooms, now_s)
             continue
         reserve(state, run, target, now_s)
-        host = rooms[target.host_id].host
-        rooms[target.host_id] = host_room(host, state.leases)
+        rooms[target.host_id] = room = host_room(rooms[target.host_id].host, state.leases)
+        open_rooms[target.host_id] = room
+        if not (room.free or room.warm):
+            del open_rooms[target.host_id]
 
 
-def _open_to(run: Run, room: HostRoom) -> bool:
-    return bool(room.free or room.warm) and room.host.heartbeats >= run.avoided.get(room.host.host_id, 0)
+def _first_of_each_session(state: State) -> list[Run]:
+    """Runs that may be placed: a session's cell that runs, or an earlier one that waits, holds its later ones back."""
+    held_back = state.leases.running_sessions()
+    candidates = []
+    for run in state.queue:
+        if run.session_id not in held_back:
+            held_back.add(run.session_id)
+            candidates.append(run)
+    return candidates
 
 
-def _reserve_for_gang(state: State, run: Run, rooms: dict[HostId, HostRoom], now_s: float) -> None:
+def _refuse_misfits(state: State) -> None:
+    hosts = state.hosts.with_gpus()
+    smallest = min((host.gpu_count for host in hosts), default=0)
+    for run in state.queue:
+        if run.recipe.gpu_count > smallest or run.recipe.device_bytes:
+            misfit = never_fits(hosts, run.recipe)
+            if misfit is not None:
+                _refuse_run(state, run, misfit, "NEVER_FITS")
+
+
+def _reserve_for_gang(
+    state: State, run: Run, rooms: dict[HostId, HostRoom], open_rooms: dict[HostId, HostRoom], now_s: float,
+) -> None:
     """Keeps one host for a run of several GPUs that waited long, since one-GPU runs would starve it for ever."""
     if run.recipe.gpu_count < 2 or now_s - run.arrived_at_s < state.limits.gang_patience_s:
         return
@@ -58,6 +77,7 @@ def _reserve_for_gang(state: State, run: Run, rooms: dict[HostId, HostRoom], now
         run.reserved_host = best.host.host_id
     if run.reserved_host is not None:
         del rooms[run.reserved_host]
+        open_rooms.pop(run.reserved_host, None)
 
 
 def reserve(state: State, run: Run, target: Placement, now_s: float) -> None:

@@ -131,7 +131,7 @@ def _believe_workers(state: State, report: HostReport) -> None:
         record = state.journal.get(told.execution_id) if reached is not None and told.execution_id else None
         if record is None or reached is None or record.state.ended or record.lease is None:
             continue
-        if record.lease.host_id == report.host_id:
+        if record.lease.host_id == report.host_id and state.leases.get(record.lease.lease_id) is not None:
             state.write(state.journal.advance(told.execution_id, reached))
 
 

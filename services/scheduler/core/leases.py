@@ -135,6 +135,15 @@ class LeaseTable:
         """True if a valid lease of the session exists: its next GPU cell waits."""
         return any(entry.valid for entry in self.of_session(session_id))
 
+    def running_sessions(self) -> set[SessionId]:
+        """Sessions with a valid lease."""
+        return {entry.lease.session_id for entry in self._entries.values() if entry.valid}
+
+    def full(self, host_id: HostId, gpu_count: int) -> bool:
+        """True if no GPU of the host is without a lease."""
+        leased = sum(len(entry.lease.gpu_indices) for entry in self._by_host.get(host_id, {}).values())
+        return leased >= gpu_count
+
     def workers_in_use(self, host_id: HostId) -> set[WorkerId]:
         """Workers of a host that some lease names."""
         return {entry.lease.worker_id for entry in self.on_host(host_id) if entry.lease.worker_id}

@@ -43,6 +43,8 @@ class Limits:
     batch_penalty_s: float = 120.0
     # A run of several GPUs that waited this long keeps one host's GPUs from later runs until it fits there.
     gang_patience_s: float = 10.0
+    # In a longer queue people are told of their places with the next tick, not after each event.
+    news_at_once_max: int = 100
     revoke_retry_s: float = 1.0
     # A run known from the journal whose caller never came back is given up.
     pending_orphan_s: float = 60.0

@@ -14,13 +14,14 @@ def tell_positions(state: State, now_s: float) -> None:
         return
     pool_reason = _pool_reason(state, now_s)
     largest_free = _largest_free(state, now_s)
-    sessions_ahead = set()
+    occupied = _Occupied(state)
+    held_back = state.leases.running_sessions()
     for position, run in enumerate(state.queue, start=1):
-        if run.session_id in sessions_ahead or state.leases.session_runs(run.session_id):
+        if run.session_id in held_back:
             reason = "This notebook's previous GPU cell has not ended."
         else:
-            reason = pool_reason or _run_reason(state, run, largest_free)
-        sessions_ahead.add(run.session_id)
+            reason = pool_reason or _run_reason(occupied, run, largest_free)
+        held_back.add(run.session_id)
         for waiter in run.waiters:
             if run.told.get(waiter) != (position, reason):
                 run.told[waiter] = (position, reason)
@@ -49,23 +50,29 @@ def _largest_free(state: State, now_s: float) -> int:
     return max(free, default=0)
 
 
-def _run_reason(state: State, run: Run, largest_free: int) -> str:
+class _Occupied:
+    """How many GPUs are leased, and to whom."""
+
+    def __init__(self, state: State) -> None:
+        self.gpus = sum(len(entry.lease.gpu_indices) for entry in state.leases)
+        self.sessions = {entry.lease.session_id for entry in state.leases}
+
+
+def _run_reason(occupied: _Occupied, run: Run, largest_free: int) -> str:
     count = run.recipe.gpu_count
     if count > 1:
         verb = "is" if largest_free == 1 else "are"
         return f"Needs {count} GPUs on one host; at most {largest_free} {verb} free on one."
-    busy = sum(len(entry.lease.gpu_indices) for entry in state.leases)
-    others = {entry.lease.session_id for entry in state.leases} - {run.session_id}
-    if busy == 0:
+    others = len(occupied.sessions) - (run.session_id in occupied.sessions)
+    if occupied.gpus == 0:
         return "A GPU is about to become free."
     if not others:
-        return f"{_gpus(busy)} busy with this notebook's earlier cell."
+        return f"{_gpus(occupied.gpus)} busy with this notebook's earlier cell."
     if largest_free and run.refusals:
         return "The GPU host refused the cell and is asked again."
     if largest_free:
         return "Free GPUs are kept for a cell that waits for several of them."
-    whom = "another notebook" if len(others) == 1 else "other notebooks"
-    return f"{_gpus(busy)} busy with {whom}."
+    return f"{_gpus(occupied.gpus)} busy with {'another notebook' if others == 1 else 'other notebooks'}."
 
 
 def _gpus(count: int) -> str:

@@ -48,6 +48,8 @@ class HostRoom:
 
 def host_room(host: Host, leases: LeaseTable) -> HostRoom:
     """Sorts a host's GPUs: leased or busy ones are left out."""
+    if leases.full(host.host_id, host.gpu_count):
+        return HostRoom(host, [], {}, [])
     in_use = leases.workers_in_use(host.host_id)
     bound: dict[int, list[Worker]] = {}
     for worker in host.workers.values():

@@ -31,7 +31,7 @@ from looseleaf.services.scheduler.core.events import (
     Tick,
     WorkerPrepared,
 )
-from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState
+from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState, Lease
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
 from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.news import tell_positions
@@ -55,6 +55,9 @@ class Scheduler:
             state.dirty = False
             if state.ready:
                 granting.place_runs(state, now_s)
+            state.news_due = True
+        if state.news_due and (isinstance(event, Tick) or len(state.queue) <= state.limits.news_at_once_max):
+            state.news_due = False
             tell_positions(state, now_s)
         return state.take_actions()
 
@@ -114,17 +117,23 @@ def _restore(state: State, event: JournalRestored, now_s: float) -> None:
     for record in event.executions:
         session = state.sessions.touch(record.session_id)
         session.epoch = max(session.epoch, record.epoch)
-        lease = record.lease
-        if lease is None or record.state.ended or record.state is ExecutionState.PENDING:
-            continue
-        host = state.hosts.get(lease.host_id)
-        incarnation = host.incarnation if host is not None else ""
-        entry = LeaseEntry(lease, LeaseStatus.RESTORED, incarnation, now_s, now_s, adopted=True)
-        if host is None or not host.alive:
-            state.leases.add(entry)
-            revoking.lose_lease(state, entry, now_s, "HOST_LOST", daemon_gone=True)
+    for record in event.executions:
+        if record.lease is not None and not record.state.ended:
+            _restore_lease(state, record, record.lease, now_s)
+
+
+def _restore_lease(state: State, record: ExecutionRecord, lease: Lease, now_s: float) -> None:
+    host = state.hosts.get(lease.host_id)
+    incarnation = host.incarnation if host is not None else ""
+    entry = LeaseEntry(lease, LeaseStatus.RESTORED, incarnation, now_s, now_s, adopted=True)
+    state.leases.add(entry)
+    if host is None or not host.alive:
+        revoking.lose_lease(state, entry, now_s, "HOST_LOST", daemon_gone=True)
+    elif lease.epoch < state.sessions.epoch(lease.session_id):
+        if record.state is ExecutionState.DISPATCHED:
+            revoking.revoke(state, entry, now_s, ExecutionState.FAILED, "STALE_EPOCH")
         else:
-            state.leases.add(entry)
+            entry.status = LeaseStatus.FENCED
 
 
 def _check_ready(state: State, now_s: float) -> None:

@@ -21,7 +21,10 @@ _STAGES = {
 
 
 def execution_reported(state: State, event: ExecutionReported, now_s: float) -> None:
-    """Journals the report. Repeats and reports that come late change nothing; a superseded lease is only freed."""
+    """Journals the report. Repeats and reports that come late change nothing; a superseded lease is only freed.
+
+    Progress under a lease that was given up waits for the heartbeat that brings the lease back; an end counts at once.
+    """
     record = state.journal.get(event.execution_id)
     entry = state.leases.get(event.lease_id)
     if event.state not in _STAGES:
@@ -36,7 +39,8 @@ def execution_reported(state: State, event: ExecutionReported, now_s: float) -> 
             end_lease(state, entry, now_s, event.figures)
         _refuse(state, event, record)
         return
-    _advance(state, event, record)
+    if event.state.ended or entry is not None:
+        _advance(state, event, record)
     if event.figures is not None:
         state.write(state.journal.add_figures(event.execution_id, event.figures))
     if entry is not None:

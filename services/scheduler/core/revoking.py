@@ -96,12 +96,14 @@ def lose_lease(state: State, entry: LeaseEntry, now_s: float, reason: str, *, da
     if record is None:
         return
     if record.state is ExecutionState.DISPATCHED:
-        handed_out = entry.delivered or entry.status is LeaseStatus.RESTORED
-        if not handed_out or (entry.status is LeaseStatus.RESTORED and not daemon_gone):
+        # Whether a lease of an earlier life reached its caller is not known.
+        handed_out = entry.delivered or entry.adopted
+        unused = not handed_out or (entry.status is LeaseStatus.RESTORED and not daemon_gone)
+        if unused and entry.end_state is None:
             state.write(state.journal.withdraw(record.execution_id))
             if run is not None:
                 state.queue.put(run)
-        elif daemon_gone:
+        elif daemon_gone and handed_out:
             finish(state, record, ExecutionState.INDETERMINATE, reason, inferred=True)
         else:
             finish(state, record, ExecutionState.FAILED, entry.end_reason or "LEASE_EXPIRED", inferred=True)

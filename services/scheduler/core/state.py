@@ -67,6 +67,8 @@ class State:
         self.ready = False
         # The queue must be looked at again.
         self.dirty = False
+        # People who wait must be told of their places.
+        self.news_due = False
         # Host -> the heartbeat from which something there may be tried again.
         self.retry_at: dict[HostId, int] = {}
         self._writes: dict[tuple[str, str], Action] = {}
