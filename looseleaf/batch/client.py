@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -55,10 +57,11 @@ class BatchClient(NotebookClient):
         env: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
-        # Sockets in the file system: nobody else on the machine reads what a notebook says.
+        # Sockets in a folder of our own: nobody else on the machine reads what a notebook says.
+        self._folder = Path(tempfile.mkdtemp(prefix="looseleaf-kernel-"))
         manager = AsyncKernelManager(
             kernel_name=KERNEL_NAME, kernel_spec_manager=OneSpec(kernel_spec(endpoint=endpoint, env=dict(env or {}))),
-            transport="ipc",
+            transport="ipc", connection_file=str(self._folder / "kernel.json"),
         )  # fmt: skip
         super().__init__(nb, km=manager, kernel_name=KERNEL_NAME, on_cell_executed=self._executed, **kwargs)
         # nbclient leaves a manager that it was given running.
@@ -146,7 +149,10 @@ class BatchClient(NotebookClient):
 
     async def _async_cleanup_kernel(self) -> None:
         await self._stop_preparing()
-        await super()._async_cleanup_kernel()
+        # nbclient also calls it at exit, whether or not anything is left to clean.
+        if self.km is not None:
+            await super()._async_cleanup_kernel()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def is_executed(cell: Any) -> bool:

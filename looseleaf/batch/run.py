@@ -95,6 +95,11 @@ def run_notebook(
         result.failure = f"CELL_TIMEOUT: the cell did not end within {timeout_s:g} s"
     except DeadKernelError:
         result.failure = "KERNEL_DIED: the kernel process ended by itself; saved state is in the cluster"
+    except RuntimeError as error:
+        # What jupyter_client raises for a kernel that does not come up.
+        if client.records or "respond" not in str(error) and "died" not in str(error):
+            raise
+        result.failure = f"KERNEL_START_FAILED: {error}; see what `python -m looseleaf.kernel` says"
     result.kernel_pid = client.kernel_pid
     if result.failure:
         result.failed_cell = client.current_cell

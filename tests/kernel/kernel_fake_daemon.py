@@ -32,7 +32,8 @@ from looseleaf.units import REGION_BYTES
 RING_SLOTS = 8
 REQUESTS = (
     "hello", "record_runs", "prepare", "submit", "input_reply", "interrupt", "raise_epoch", "evict_workers",
-    "have_regions", "ring", "put_regions", "put_units", "commit", "manifest", "fetch_units", "map_regions", "unmap_regions",
+    "have_regions", "ring", "put_regions", "put_units", "commit", "manifest", "fetch_units", "map_regions",
+    "unmap_regions",
 )  # fmt: skip
 Body = dict[str, Any]
 
