@@ -112,8 +112,9 @@ class CellExecution:
             self._path = "START_PATH_COLD"
         worker = self._worker = await self._pool.obtain(wanted, lease.session_id, lease.epoch)
         facts = worker.facts
-        if self._path == "START_PATH_WARM" and facts.gpus:
-            self._figures.gpu_resident_s = max(0.0, time.monotonic() - facts.idle_since_s)
+        if facts.resident_since_s:
+            self._figures.gpu_resident_s = time.monotonic() - facts.resident_since_s
+            facts.resident_since_s = 0.0
         self._stage(Stage.FORKED)
         ready_before_run = self._path == "START_PATH_PREPARED"
         ahead_ms = facts.prepare_ms
@@ -197,6 +198,7 @@ class CellExecution:
             saved.unsaved.add(name=str(item["name"]), reason=str(item["reason"]), path=str(item["path"]))
         facts.stage, facts.execution_id = Stage.COMPLETED, self.lease.execution_id
         facts.prepared_source_hash = ""
+        facts.resident_since_s = time.monotonic()
         self._pool.done(worker)
 
     def _finish(self, saved: pb.CellSaved) -> None:

@@ -70,9 +70,12 @@ def digest():
     total = hashlib.sha256()
     for part in parts:
         total.update(part.detach().cpu().contiguous().numpy().tobytes())
-    return {"weights": total.hexdigest(), "history": [repr(item) for item in history], "note": model.note,
-            "tied": model.out.weight is model.embed.weight, "same": optimizer.param_groups[0]["params"][0] is model.embed.weight,
-            "lr": optimizer.param_groups[0]["lr"], "steps": schedule.last_epoch, "drawn": torch.rand(1).item()}
+    return {
+        "weights": total.hexdigest(), "history": [repr(item) for item in history], "note": model.note,
+        "tied": model.out.weight is model.embed.weight,
+        "same": optimizer.param_groups[0]["params"][0] is model.embed.weight,
+        "lr": optimizer.param_groups[0]["lr"], "steps": schedule.last_epoch, "drawn": torch.rand(1).item(),
+    }
 import json
 print(json.dumps(digest()))
 """
@@ -88,7 +91,7 @@ def cold_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClus
 
 
 def _in_one_process(cells: list[str]) -> dict[str, Any]:
-    script = "from looseleaf import devices\nimport torch\ndevices.install('reference', kind='emulated', gpus=1)\ndevice = 'cuda'\n"
+    script = "from looseleaf import devices\ndevices.install('reference', kind='emulated', gpus=1)\ndevice = 'cuda'\n"
     result = subprocess.run(
         [sys.executable, "-c", script + "\n".join(cells)],
         capture_output=True,

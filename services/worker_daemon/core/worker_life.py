@@ -42,6 +42,8 @@ class WorkerFacts:
     execution_id: ExecutionId = ExecutionId("")
     resident_bytes: int = 0
     idle_since_s: float = 0.0
+    # When its last cell's save ended, while its payloads have lain on a device since; 0 otherwise.
+    resident_since_s: float = 0.0
     # Preparations and executions that use it or wait for it.
     users: int = 0
 
