@@ -183,7 +183,7 @@ class running_cluster:  # noqa: N801 - used as a function
     def __exit__(self, *_exc: object) -> None:
         everything = {process.pid: process for process in (*self._processes, *self._descendants())}
         self._cluster.stop()
-        gone, alive = psutil.wait_procs(list(everything.values()), timeout=15)
+        _gone, alive = psutil.wait_procs(list(everything.values()), timeout=15)
         assert not alive, f"the cluster left processes: {alive}"
 
     def _descendants(self) -> list[psutil.Process]:
