@@ -60,7 +60,7 @@ def become_worker(birth: Birth, inherited: Inheritance) -> NoReturn:
         log_fd = os.dup(2)
         faulthandler.enable(file=log_fd)
         _set_environment(birth.env)
-        _set_title(birth.title)
+        set_title(birth.title)
         reseed()
         importlib.invalidate_caches()
         set_thread_count(_number("LOOSELEAF_THREADS") or default_thread_count(), inherited.thread_libraries)
@@ -104,7 +104,8 @@ def _set_environment(env: Mapping[str, str]) -> None:
         sys.path.insert(0, "")
 
 
-def _set_title(title: str) -> None:
+def set_title(title: str) -> None:
+    """What `ps` shows for this process; siblings all look like their zygote otherwise."""
     try:
         from setproctitle import setproctitle
     except ImportError:
@@ -114,9 +115,9 @@ def _set_title(title: str) -> None:
 
 def reseed() -> None:
     """Fresh random states for what CPython does not reseed at a fork: siblings would all draw the same numbers."""
-    numpy = sys.modules.get("numpy")
-    if numpy is not None:
-        numpy.random.seed()
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.default_generator.seed()

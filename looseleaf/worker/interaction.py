@@ -12,6 +12,7 @@ from typing import Any
 from IPython.core.error import StdinNotImplementedError
 
 Ask = Callable[[str, bool], None]
+_INTERRUPT_POLL_S = 0.1
 _NOT_SUPPORTED = "raw_input was called, but this frontend does not support input requests."
 
 
@@ -40,14 +41,22 @@ class Interaction:
                 self._answers.get_nowait()
             except Empty:
                 break
-        self._ask(prompt, password)
         try:
-            value, refused = self._answers.get()
+            self._ask(prompt, password)
+            value, refused = self._wait()
         except KeyboardInterrupt:
             raise KeyboardInterrupt("Interrupted by user") from None
         if refused:
             raise StdinNotImplementedError(_NOT_SUPPORTED)
         return value
+
+    def _wait(self) -> tuple[str, bool]:
+        # An interrupt that comes just before the wait begins does not end it; Python sees it at the next turn.
+        while True:
+            try:
+                return self._answers.get(timeout=_INTERRUPT_POLL_S)
+            except Empty:
+                continue
 
     def _input(self, prompt: object = "") -> str:
         return self._question(str(prompt), False)

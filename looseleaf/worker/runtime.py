@@ -12,7 +12,7 @@ from typing import Any, Final
 from looseleaf import devices
 from looseleaf.checkpoint.names import hidden_names
 from looseleaf.errors import LooseLeafError
-from looseleaf.ids import ExecutionId
+from looseleaf.ids import CellId, ExecutionId
 from looseleaf.protocol import fields
 from looseleaf.protocol.channel import Channel
 from looseleaf.protocol.frames import PROTOCOL_VERSION, Message, close_fds
@@ -69,12 +69,12 @@ class WorkerRuntime:
 
     def run(self) -> None:
         """Serves the daemon until the connection ends."""
-        self._relay.start()
-        self._raw.start()
         self._link.start()
         self._link.send_event("hello", {
             "v": PROTOCOL_VERSION, "role": "worker", "pid": os.getpid(), "zygote_imports": self._imports,
         })
+        self._relay.start()
+        self._raw.start()
         while True:
             self._answer(self._inbox.get())
 
@@ -137,6 +137,7 @@ class WorkerRuntime:
         execution_id = ExecutionId(fields.text(request, "execution_id"))
         source = fields.text(request, "source")
         count = fields.integer(request, "execution_count", minimum=1)
+        cell_id = fields.text(request, "cell_id", "")
         tracker = self._state.tracker
         self._set_up(fields.mapping(request, "context", {}))
         self._execution_id = execution_id
@@ -145,7 +146,7 @@ class WorkerRuntime:
         self._link.send_event("started", {"execution_id": execution_id})
         began_s = time.monotonic()
         with self._interaction.installed(fields.boolean(request, "allow_stdin", False)):
-            reply = self._runner.run(source, count, fields.text(request, "cell_id", "") or None)
+            reply = self._runner.run(source, count, cell_id or None)
         run_s = time.monotonic() - began_s
         self._raw.drain()
         self._relay.flush()
@@ -156,7 +157,7 @@ class WorkerRuntime:
             "left": leftovers(self._runner.loop),
         })
         saved_s = time.monotonic()
-        report = tracker.save(execution_id, "gpu")
+        report = tracker.save(execution_id, "gpu", source=source, cell_id=CellId(cell_id))
         return {
             "version": report.version,
             "durable": self._io.durable_version >= report.version,

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from looseleaf import devices
+from looseleaf.checkpoint.reports import RestoreReport
 from looseleaf.checkpoint.tracker import StateTracker
-from looseleaf.errors import Corrupt, InvalidArgument, PreconditionFailed
+from looseleaf.errors import InvalidArgument, PreconditionFailed
 from looseleaf.ids import Epoch, SessionId, Version
 from looseleaf.protocol import fields
 from looseleaf.protocol.frames import Message
@@ -51,13 +52,14 @@ class WorkerState:
         self._enter(request)
         failed = import_modules(fields.texts(request, "imports", []))
         imported_s = time.monotonic()
-        self._move_to(Version(fields.integer(request, "version")))
+        # The process state comes with the version, before any of the session's objects.
+        self.tracker.restore((), version=Version(fields.integer(request, "version")))
         report = self._load(names)
         done_s = time.monotonic()
         return {
             "stage_ms": {"import": (imported_s - began_s) * 1000, "restore": (done_s - imported_s) * 1000},
-            "mapped_bytes": report["mapped_bytes"],
-            "missing": report["missing"],
+            "mapped_bytes": report.mapped_bytes,
+            "missing": list(report.missing),
             "failed_imports": failed,
             "waiting": list(self._waiting),
             "pid": os.getpid(),
@@ -73,7 +75,7 @@ class WorkerState:
         self._attached = True
         waiting, self._waiting = self._waiting, []
         report = self._load(waiting)
-        return {"mapped_bytes": report["mapped_bytes"], "missing": report["missing"]}
+        return {"mapped_bytes": report.mapped_bytes, "missing": list(report.missing)}
 
     def _enter(self, request: Message) -> None:
         session_id = SessionId(fields.text(request, "session_id"))
@@ -93,25 +95,14 @@ class WorkerState:
             except OSError as error:
                 raise InvalidArgument("CWD_UNUSABLE", f"the working directory {cwd} cannot be used: {error}") from error
 
-    def _move_to(self, version: Version) -> None:
-        tracker = self.tracker
-        if version == tracker.version:
-            return
-        _, manifest = self._io.manifest(version)
-        if manifest is None:
-            raise Corrupt("VERSION_MISSING", f"version {version} of this session's state could not be read")
-        tracker.advance(manifest)
-
-    def _load(self, names: Sequence[str]) -> dict[str, Any]:
-        tracker = self.tracker
+    def _load(self, names: Sequence[str]) -> RestoreReport:
         now = [name for name in names if self._attached or not self._lives_on_device(name)]
         self._waiting = sorted({*self._waiting, *names} - {*now})
-        report = tracker.restore(now)
-        return {"mapped_bytes": report.mapped_bytes, "missing": list(report.missing)}
+        return self.tracker.restore(now)
 
     def _lives_on_device(self, name: str) -> bool:
         manifest = self.tracker.manifest
-        if manifest is None or name not in manifest.roots:
+        if name not in manifest.roots:
             return False
         return any(manifest.payloads[payload].device != "cpu" for payload in manifest.closure([name]).payloads)
 

@@ -8,6 +8,7 @@ a fork.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import errno
 import gc
 import importlib
@@ -18,7 +19,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NoReturn
 
 from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed, Unavailable
@@ -31,6 +32,13 @@ from looseleaf.worker.thread_counts import loaded_thread_libraries, missing_thre
 EXIT_UNCLEAN: Final = 3
 # Modules whose threads or state do not survive a fork.
 FORBIDDEN_MODULES: Final = ("grpc", "tensorflow", "ray")
+# What a package, or every cell, loads at its first use: here once instead of in each worker.
+LOADED_LATER: Final = {
+    "": ("looseleaf.checkpoint.tracker", "pexpect", "IPython.core.pylabtools"),
+    "matplotlib.pyplot": ("matplotlib.backends.backend_agg",),
+    "numpy": ("numpy.random", "looseleaf.checkpoint.numpy_memory"),
+    "torch": ("looseleaf.checkpoint.torch_memory",),
+}
 ERROR_CHARS_MAX: Final = 300
 _FORK_FDS: Final = 4
 _WORKER_PID: Final = struct.Struct("<ii")
@@ -51,9 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.disable()
     try:
         check_environment()
-        imported, failed = import_head(name for name in options.imports.split(",") if name)
+        imported, failed = import_head([name for name in options.imports.split(",") if name])
         zygote = Zygote(control, streams, [item["name"] for item in imported])
-        check_clean("the worker's own code")
+        for trigger, names in LOADED_LATER.items():
+            if not trigger or trigger in sys.modules:
+                failed += import_head(names)[1]
     except PreconditionFailed as error:
         control.send({"t": "ERR", "id": 0, "errno": 0, "text": str(error)})
         return EXIT_UNCLEAN
@@ -79,7 +89,7 @@ def check_environment() -> None:
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 
-def import_head(names: Any) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
+def import_head(names: Iterable[str]) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
     """Imports each module. ({name, seconds} of those that worked, {name, error} of those that did not.)
 
     Raises PreconditionFailed as `check_clean`, naming the module: an import cannot be undone.
@@ -122,14 +132,13 @@ class Zygote:
     """Answers the daemon's control messages one at a time, in order."""
 
     def __init__(self, control: ControlSocket, streams: tuple[OutStream, OutStream], imports: list[str]) -> None:
-        from looseleaf.worker.child import Inheritance, install_devices
+        from looseleaf.worker.child import Inheritance, install_devices, set_title
         from looseleaf.worker.shell import build_shell
 
         self._control = control
         self._inherited = Inheritance(build_shell(), streams, imports, loaded_thread_libraries())
         install_devices("zygote")
-        # Imported before the fork for every worker, used only after it.
-        import looseleaf.checkpoint.tracker  # noqa: F401
+        set_title("ll-zygote")
 
     def serve(self) -> None:
         """Returns when the daemon has closed its end."""
@@ -187,6 +196,7 @@ def fork_grandchild(enter: Callable[[], NoReturn]) -> int:
 
     The process in between exits at once, so the daemon and not the zygote learns how the worker ends. Raises OSError.
     """
+    _flush_everything()
     read_fd, write_fd = os.pipe()
     try:
         middle = os.fork()
@@ -215,6 +225,14 @@ def fork_grandchild(enter: Callable[[], NoReturn]) -> int:
     if pid == 0:
         raise OSError(error_number, os.strerror(error_number))
     return int(pid)
+
+
+def _flush_everything() -> None:
+    # What lies in a buffer at a fork is written twice. Libraries may keep the streams that were there before ours.
+    for stream in (sys.__stdout__, sys.__stderr__):
+        if stream is not None:
+            stream.flush()
+    ctypes.CDLL(None).fflush(None)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -56,7 +56,7 @@ def exit_code(pid: int) -> int:
 class ZygoteProcess:
     """A zygote exec'ed as the daemon does it."""
 
-    def __init__(self, imports: str = "", **env: str) -> None:
+    def __init__(self, imports: str = "", stdout: IO[bytes] | None = None, **env: str) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {
             **os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), "PYTHONHASHSEED": "0",
@@ -65,7 +65,8 @@ class ZygoteProcess:
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "looseleaf.worker.zygote", "--ctl-fd", str(theirs.fileno()),
              "--imports", imports],
-            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=environment, start_new_session=True,
+            pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, stdout=stdout, env=environment,
+            start_new_session=True,
         )
         theirs.close()
         self.control = ControlSocket(ours)
@@ -288,8 +289,8 @@ def start_zygote() -> Iterator[Callable[..., ZygoteProcess]]:
     become_subreaper()
     started: list[ZygoteProcess] = []
 
-    def start(imports: str = "", **env: str) -> ZygoteProcess:
-        started.append(ZygoteProcess(imports, **env))
+    def start(imports: str = "", stdout: IO[bytes] | None = None, **env: str) -> ZygoteProcess:
+        started.append(ZygoteProcess(imports, stdout, **env))
         return started[-1]
 
     yield start
@@ -302,7 +303,9 @@ def make_worker(zygote: ZygoteProcess) -> Iterator[Callable[..., Worker]]:
     """Forks workers, each with an empty session; all must be gone afterwards."""
     made: list[Worker] = []
 
-    def make(store: StateStore | None = None, prepare: bool = True, **env: str) -> Worker:
+    def make(
+        store: StateStore | None = None, prepare: bool = True, zygote: ZygoteProcess = zygote, **env: str
+    ) -> Worker:
         worker = Worker(zygote, store, **env)
         made.append(worker)
         if prepare:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 Worker = Any
+MakeWorker = Callable[..., Any]
 
 
 def value_of(worker: Worker, expression: str, setup: str = "") -> str:
@@ -109,13 +110,20 @@ def test_worker_main_module_is_the_persons_namespace(worker: Worker) -> None:
     assert value_of(worker, expression, setup) == "8 True __main__"
 
 
-def test_worker_does_not_show_the_zygotes_output_again(start_zygote: Callable[..., Any], tmp_path: Path) -> None:
-    (tmp_path / "prints_at_import.py").write_text("import sys\nprint('noise', flush=False)\nsys.stdout.write('more')")
+def test_worker_does_not_show_the_zygotes_output_again(
+    start_zygote: Callable[..., Any], make_worker: MakeWorker, tmp_path: Path
+) -> None:
+    source = "import ctypes, sys\nsys.__stdout__.write('noise')\nctypes.CDLL(None).printf(b'c noise')\nprint('more')"
+    (tmp_path / "prints_at_import.py").write_text(source)
     root = str(Path(__file__).resolve().parents[2])
-    zygote = start_zygote("prints_at_import", PYTHONPATH=f"{tmp_path}{os.pathsep}{root}")
-    pid, sock = zygote.fork()
-    sock.close()
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    log = tmp_path / "log"
+    with log.open("wb") as stdout:
+        zygote = start_zygote("prints_at_import", stdout=stdout, PYTHONPATH=f"{tmp_path}{os.pathsep}{root}")
+    assert zygote.first["failed"] == []
+    worker = make_worker(zygote=zygote)
+    assert value_of(worker, "'fine'") == "fine"
+    assert worker.end() == 0
+    assert log.read_text().count("noise") == 2
 
 
 def test_worker_daemon_gone_exits_zero(worker: Worker) -> None:
@@ -165,3 +173,16 @@ def test_worker_nonsense_from_the_daemon_ends_it(worker: Worker) -> None:
     worker.link.channel.send_frame(b"\x01\x00\x00\x00\xc1")
     worker.ended.result(60)
     assert worker.end() == 0
+
+
+def test_workers_that_come_and_go_leave_nothing(zygote: Any, make_worker: MakeWorker) -> None:
+    def traces() -> tuple[set[str], int, int]:
+        children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+        return set(children), len(os.listdir("/proc/self/fd")), len(os.listdir(f"/proc/{zygote.process.pid}/fd"))
+
+    before = traces()
+    for _ in range(3):
+        worker = make_worker()
+        worker.run("import numpy; x = numpy.ones(1_000_000)")
+        assert worker.end() == 0
+    assert traces() == before

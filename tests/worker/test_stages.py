@@ -1,0 +1,156 @@
+"""A session's state on its way through several workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Worker = Any
+MakeWorker = Callable[..., Any]
+EMULATED = {"LOOSELEAF_DEVICE": "emulated", "LOOSELEAF_GPUS": "1"}
+
+
+def shown(worker: Worker, expression: str, count: int = 1) -> str:
+    reply = worker.run(f"print({expression}, end='')", count)
+    assert reply["status"] == "ok", reply
+    return worker.text()
+
+
+def test_prepare_loads_what_an_earlier_worker_saved(make_worker: MakeWorker) -> None:
+    first = make_worker()
+    first.run("""
+import numpy as np
+data = np.arange(1_000_000)
+view = data[10:]
+def total(offset=0): return int(data.sum()) + offset
+class Thing:
+    size = 3
+thing = Thing()
+""")
+    assert (first.saved["version"], first.saved["unsaved"], first.saved["durable"]) == (1, [], False)
+    assert first.saved["total_regions"] >= first.saved["dirty_regions"] > 0
+    second = make_worker(first.store, prepare=False)
+    report = second.prepare(["total", "thing", "Thing", "view"])
+    assert (report["missing"], report["failed_imports"], report["waiting"]) == ([], [], [])
+    assert report["mapped_bytes"] >= 8_000_000
+    assert report["pid"] == second.pid
+    assert shown(second, "total(1), thing.size, type(thing) is Thing, view.base is data") == "499999500001 3 True True"
+    second.run("view[0] = -5", 2)
+    assert second.saved["version"] == 2
+    assert second.saved["dirty_regions"] == 1
+    third = make_worker(first.store, prepare=False)
+    third.prepare(["data"])
+    assert shown(third, "data[9:12]") == "[ 9 -5 11]"
+
+
+def test_prepare_again_with_a_newer_version_refreshes_a_warm_worker(make_worker: MakeWorker) -> None:
+    warm = make_worker()
+    warm.run("x = [1]\ny = 'kept'")
+    other = make_worker(warm.store, prepare=False)
+    other.prepare(["x"])
+    other.run("x.append(2)")
+    report = warm.prepare(["x", "y"])
+    assert report["missing"] == []
+    assert shown(warm, "x, y", 3) == "[1, 2] kept"
+
+
+def test_prepare_of_a_name_that_does_not_exist_reports_it(make_worker: MakeWorker) -> None:
+    worker = make_worker()
+    worker.run("x = 1")
+    assert make_worker(worker.store, prepare=False).prepare(["x", "nowhere"])["missing"] == ["nowhere"]
+
+
+def test_prepare_imports_modules_and_reports_those_that_fail(worker: Worker) -> None:
+    report = worker.prepare(imports=["xml.dom.minidom", "no_such_module"])
+    assert [item["name"] for item in report["failed_imports"]] == ["no_such_module"]
+    assert shown(worker, "'xml.dom.minidom' in __import__('sys').modules") == "True"
+    assert set(report["stage_ms"]) == {"import", "restore"}
+
+
+def test_prepare_moves_to_the_working_directory(worker: Worker, tmp_path: Path) -> None:
+    (tmp_path / "beside_the_notebook.py").write_text("value = 12")
+    worker.prepare(cwd=str(tmp_path))
+    assert shown(worker, "__import__('os').getcwd()") == str(tmp_path)
+    assert shown(worker, "__import__('beside_the_notebook').value") == "12"
+
+
+def test_prepare_working_directory_that_is_gone_is_refused(worker: Worker, tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="CWD_UNUSABLE"):
+        worker.prepare(cwd=str(tmp_path / "gone"))
+
+
+def test_prepare_for_another_session_is_refused(worker: Worker) -> None:
+    with pytest.raises(Exception, match="OTHER_SESSION"):
+        worker.prepare(session_id="s-other")
+
+
+@pytest.mark.parametrize("field", ["names", "version", "session_id", "epoch"])
+def test_prepare_malformed_is_refused_and_the_worker_lives(worker: Worker, field: str) -> None:
+    with pytest.raises(Exception, match="FIELD_MALFORMED"):
+        worker.prepare(**{field: 1.5})
+    assert shown(worker, "'alive'") == "alive"
+
+
+def test_random_numbers_go_on_where_the_session_was(make_worker: MakeWorker) -> None:
+    setup = "import random, numpy, torch\nrandom.seed(1); numpy.random.seed(1); torch.manual_seed(1)"
+    draw = "random.random(), numpy.random.rand(), torch.rand(1).item()"
+    first = make_worker()
+    first.run(setup)
+    second = make_worker(first.store, prepare=False)
+    second.prepare(["random", "numpy", "torch"])
+    all_in_one = make_worker()
+    all_in_one.run(f"{setup}\nprint({draw}, end='')")
+    assert shown(second, draw) == all_in_one.text()
+
+
+def test_attach_loads_what_lives_on_the_device(make_worker: MakeWorker) -> None:
+    first = make_worker(**EMULATED)
+    first.link.request("attach", {"gpus": [0], "device": "emulated", "delays": False}, timeout_s=60)
+    ended = first.finish(first.begin("import torch\nw = torch.arange(100_000., device='cuda')\nhost = torch.ones(3)"))
+    assert ended["reply"]["status"] == "ok", ended
+    assert 0 <= ended["first_touch_s"] <= ended["run_s"]
+    second = make_worker(first.store, prepare=False, **EMULATED)
+    assert second.prepare(["w", "host", "torch"])["waiting"] == ["w"]
+    reply, _ = second.link.request("attach", {"gpus": [3], "device": "emulated", "delays": False}, timeout_s=60)
+    assert reply["missing"] == []
+    assert shown(second, "w.device, w[-1].item(), host.device") == "cuda:0 99999.0 cpu"
+
+
+def test_cell_that_uses_no_device_has_no_first_touch(make_worker: MakeWorker) -> None:
+    worker = make_worker(**EMULATED)
+    worker.link.request("attach", {"gpus": [0], "device": "emulated", "delays": False}, timeout_s=60)
+    assert worker.finish(worker.begin("import torch\ntorch.ones(3).sum();"))["first_touch_s"] is None
+
+
+def test_attach_of_gpus_to_a_worker_without_devices_is_refused(worker: Worker) -> None:
+    with pytest.raises(Exception, match="NO_DEVICE"):
+        worker.link.request("attach", {"gpus": [0], "device": "none", "delays": False}, timeout_s=60)
+
+
+def test_results_of_earlier_cells_are_state_and_the_shells_own_names_are_not(make_worker: MakeWorker) -> None:
+    first = make_worker()
+    first.run("[1, 2]", 5)
+    second = make_worker(first.store, prepare=False)
+    assert second.prepare(["_5", "_", "In", "get_ipython"])["missing"] == ["_", "In", "get_ipython"]
+    assert shown(second, "_5") == "[1, 2]"
+
+
+def test_save_reports_what_cannot_be_moved_by_name(worker: Worker) -> None:
+    worker.run("good = 1\nbad = (n for n in range(3))")
+    assert [item["name"] for item in worker.saved["unsaved"]] == ["bad"]
+    assert worker.saved["version"] == 1
+    assert worker.saved["save_ms"] > 0
+    assert worker.saved["resident_bytes"] >= 0
+
+
+def test_large_array_does_not_count_as_resident_before_it_is_written(make_worker: MakeWorker) -> None:
+    first = make_worker()
+    first.run("import numpy as np\nbig = np.ones(16 << 20)")
+    assert first.saved["resident_bytes"] > 100 << 20
+    second = make_worker(first.store, prepare=False)
+    second.prepare(["big"])
+    second.run("print(big.sum())")
+    assert second.saved["resident_bytes"] < 60 << 20
