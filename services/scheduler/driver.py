@@ -137,7 +137,7 @@ class Driver:
             self._answers.pop(event.request_id, None)
 
     async def run_news(self, event: RunRequested) -> AsyncGenerator[NotifyQueue | NotifyLease, None]:
-        """News of a run up to its lease; leaving before the lease was taken cancels the caller's interest."""
+        """News of a run up to its lease; leaving before the lease is offered cancels the caller's interest."""
         self._admit()
         news = self._runs[event.request_id] = RunNews()
         self._events.put_nowait(event)
@@ -145,9 +145,10 @@ class Driver:
         try:
             while not delivered:
                 item = await news.next()
-                yield item
-                # The caller comes back for more only after it took the lease.
+                # A caller that has read the lease may hang up before the write returns here: it counts as delivered
+                # from the attempt on, and one that is really gone is found by the start timeout.
                 delivered = isinstance(item, NotifyLease)
+                yield item
         except LooseLeafError:
             delivered = True
             raise

@@ -1,7 +1,7 @@
 """The journal on disk: records of executions and hosts, and the sums, in an ordered key-value store.
 
-Keys: `v` format version, `t` sums, `x/<execution id>`, `h/<host id>`; values are msgpack. A batch survives SIGKILL when
-`write` returns, and a loss of power after the next `flush`.
+Keys: `v` format version, `t` sums, `x/<execution id>`, `h/<host id>`, `s/<session id>`; values are msgpack. A batch
+survives SIGKILL when `write` returns, and a loss of power after the next `flush`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from looseleaf.services.scheduler.core.actions import (
     Action,
     ForgetExecution,
     ForgetHost,
+    ForgetSession,
     Journal,
     JournalHost,
+    JournalSession,
     JournalTotals,
 )
 from looseleaf.services.scheduler.core.events import JournalRestored
@@ -29,13 +31,14 @@ from looseleaf.services.scheduler.core.facts import (
     Figures,
     HostRecord,
     Lease,
+    SessionRecord,
     StartPath,
     Totals,
 )
 
 FORMAT_VERSION: Final = 1
 _VERSION_KEY, _TOTALS_KEY = b"v", b"t"
-_EXECUTION_PREFIX, _HOST_PREFIX = b"x/", b"h/"
+_EXECUTION_PREFIX, _HOST_PREFIX, _SESSION_PREFIX = b"x/", b"h/", b"s/"
 
 
 class JournalStore:
@@ -58,9 +61,11 @@ class JournalStore:
             )
         executions = [decode_execution(value) for _key, value in scan_all(self._kv, _EXECUTION_PREFIX)]
         hosts = [decode_host(value) for _key, value in scan_all(self._kv, _HOST_PREFIX)]
+        sessions = [decode_session(value) for _key, value in scan_all(self._kv, _SESSION_PREFIX)]
         totals = self._kv.get(_TOTALS_KEY)
         return JournalRestored(
-            tuple(executions), tuple(hosts), decode_totals(totals) if totals is not None else Totals(),
+            tuple(executions), tuple(hosts), tuple(sessions),
+            decode_totals(totals) if totals is not None else Totals(),
         )
 
     def write(self, actions: Sequence[Action]) -> None:
@@ -76,6 +81,10 @@ class JournalStore:
                     batch.put(_HOST_PREFIX + host.host_id.encode(), encode_host(host))
                 case ForgetHost(host_id):
                     batch.delete(_HOST_PREFIX + host_id.encode())
+                case JournalSession(session):
+                    batch.put(_SESSION_PREFIX + session.session_id.encode(), encode_session(session))
+                case ForgetSession(session_id):
+                    batch.delete(_SESSION_PREFIX + session_id.encode())
                 case JournalTotals(totals):
                     batch.put(_TOTALS_KEY, encode_totals(totals))
                 case _:
@@ -151,6 +160,20 @@ def decode_host(data: bytes) -> HostRecord:
         return HostRecord(HostId(str(host_id)), str(address), str(incarnation), bool(alive))
     except (ValueError, TypeError) as error:
         raise _bad("a host") from error
+
+
+def encode_session(record: SessionRecord) -> bytes:
+    """The record as msgpack."""
+    return _pack([record.session_id, record.epoch])
+
+
+def decode_session(data: bytes) -> SessionRecord:
+    """The inverse; raises Corrupt JOURNAL_RECORD_BAD."""
+    try:
+        session_id, epoch = _unpack(data)
+        return SessionRecord(SessionId(str(session_id)), Epoch(int(epoch)))
+    except (ValueError, TypeError) as error:
+        raise _bad("a session") from error
 
 
 def encode_totals(totals: Totals) -> bytes:

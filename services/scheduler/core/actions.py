@@ -1,6 +1,6 @@
 """What the scheduler wants done, in order.
 
-`Journal`, `JournalHost`, `JournalTotals`, `Forget*` must be durable before any later action of the same list is
+`Journal*` and `Forget*` must be durable before any later action of the same list is
 carried out; the others may be carried out at once.
 """
 
@@ -9,7 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, WorkerId
-from looseleaf.services.scheduler.core.facts import ExecutionRecord, HostRecord, Lease, RecipeFacts, Totals
+from looseleaf.services.scheduler.core.facts import (
+    ExecutionRecord,
+    HostRecord,
+    Lease,
+    RecipeFacts,
+    SessionRecord,
+    Totals,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +31,13 @@ class JournalHost:
     """Replaces the record of one host."""
 
     record: HostRecord
+
+
+@dataclass(frozen=True, slots=True)
+class JournalSession:
+    """Replaces the record of one session."""
+
+    record: SessionRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +59,13 @@ class ForgetHost:
     """Drops the record of a host that died long ago."""
 
     host_id: HostId
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetSession:
+    """Drops the record of a session that was not used for long."""
+
+    session_id: SessionId
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +178,11 @@ class MarkReady:
 
 
 Action = (
-    Journal | JournalHost | JournalTotals | ForgetExecution | ForgetHost | GrantLease | RevokeLease | EvictWorker
-    | PrepareWorker | NotifyQueue | NotifyLease | Refuse | AnswerHeartbeat | AnswerReport | AnswerPreparation
-    | MarkHostDead | MarkReady
+    Journal | JournalHost | JournalSession | JournalTotals | ForgetExecution | ForgetHost | ForgetSession | GrantLease
+    | RevokeLease | EvictWorker | PrepareWorker | NotifyQueue | NotifyLease | Refuse | AnswerHeartbeat | AnswerReport
+    | AnswerPreparation | MarkHostDead | MarkReady
 )
 
-JOURNAL_ACTIONS = (Journal, JournalHost, JournalTotals, ForgetExecution, ForgetHost)
+JOURNAL_ACTIONS = (
+    Journal, JournalHost, JournalSession, JournalTotals, ForgetExecution, ForgetHost, ForgetSession,
+)

@@ -160,6 +160,7 @@ def see_epoch(state: State, session_id: SessionId, epoch: Epoch, now_s: float) -
     if epoch == session.epoch:
         return True
     session.epoch = epoch
+    state.write_session(session_id, epoch)
     for run in [run for run in state.runs.values() if run.session_id == session_id and run.epoch < epoch]:
         entry = state.leases.of_execution(session_id, run.execution_id)
         if entry is not None and entry.status is LeaseStatus.RESTORED:

@@ -12,6 +12,7 @@ from looseleaf.services.scheduler.core.facts import (
     HostRecord,
     HostReport,
     RecipeFacts,
+    SessionRecord,
     Totals,
     WorkerReport,
 )
@@ -23,6 +24,7 @@ class JournalRestored:
 
     executions: tuple[ExecutionRecord, ...] = ()
     hosts: tuple[HostRecord, ...] = ()
+    sessions: tuple[SessionRecord, ...] = ()
     totals: Totals = Totals()
 
 

@@ -184,6 +184,14 @@ class HostRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """What the journal holds of one session: a restarted scheduler must not listen to its older owners."""
+
+    session_id: SessionId
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
 class Totals:
     """Sums since the scheduler's first start."""
 

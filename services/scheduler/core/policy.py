@@ -114,9 +114,8 @@ def _restore(state: State, event: JournalRestored, now_s: float) -> None:
     state.journal.restore(event.executions)
     for known in event.hosts:
         state.hosts.restore(known, now_s)
-    for record in event.executions:
-        session = state.sessions.touch(record.session_id)
-        session.epoch = max(session.epoch, record.epoch)
+    for owner in event.sessions:
+        state.sessions.touch(owner.session_id).epoch = owner.epoch
     for record in event.executions:
         if record.lease is not None and not record.state.ended:
             _restore_lease(state, record, record.lease, now_s)
@@ -151,7 +150,8 @@ def _tick(state: State, now_s: float) -> None:
         for record in state.journal.live():
             if record.state is ExecutionState.PENDING and record.execution_id not in state.runs:
                 revoking.finish(state, record, ExecutionState.FAILED, "SCHEDULER_RESTARTED")
-    state.sessions.prune(lambda session_id: _needed(state, session_id))
+    for session_id in state.sessions.prune(lambda session_id: _needed(state, session_id)):
+        state.forget_session(session_id)
 
 
 def _needed(state: State, session_id: SessionId) -> bool:

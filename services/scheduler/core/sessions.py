@@ -47,8 +47,9 @@ class SessionTable:
         self._sessions.move_to_end(session_id)
         return session
 
-    def prune(self, needed: Callable[[SessionId], bool]) -> None:
-        """Keeps the bound; sessions that are `needed` count as used."""
+    def prune(self, needed: Callable[[SessionId], bool]) -> list[SessionId]:
+        """Keeps the bound; sessions that are `needed` count as used. Returns those that were dropped."""
+        dropped = []
         looked_at = 0
         while len(self._sessions) > self._sessions_max and looked_at < self._sessions_max:
             session_id = next(iter(self._sessions))
@@ -57,3 +58,5 @@ class SessionTable:
                 self._sessions.move_to_end(session_id)
             else:
                 del self._sessions[session_id]
+                dropped.append(session_id)
+        return dropped

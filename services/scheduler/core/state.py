@@ -15,14 +15,16 @@ from looseleaf.services.scheduler.core.actions import (
     Action,
     ForgetExecution,
     ForgetHost,
+    ForgetSession,
     Journal,
     JournalHost,
+    JournalSession,
     JournalTotals,
     Refuse,
 )
 from looseleaf.services.scheduler.core.events import PreparationRequested
 from looseleaf.services.scheduler.core.eviction import GreedyDual
-from looseleaf.services.scheduler.core.facts import ExecutionRecord, RecipeFacts, Totals
+from looseleaf.services.scheduler.core.facts import ExecutionRecord, RecipeFacts, SessionRecord, Totals
 from looseleaf.services.scheduler.core.hosts import Host, HostTable
 from looseleaf.services.scheduler.core.journal import ExecutionJournal
 from looseleaf.services.scheduler.core.leases import LeaseTable
@@ -98,6 +100,14 @@ class State:
     def forget_host(self, host_id: HostId) -> None:
         """Wants a host's record dropped."""
         self._writes["host", host_id] = ForgetHost(host_id)
+
+    def write_session(self, session_id: SessionId, epoch: Epoch) -> None:
+        """Wants a session's newest epoch journaled."""
+        self._writes["session", session_id] = JournalSession(SessionRecord(session_id, epoch))
+
+    def forget_session(self, session_id: SessionId) -> None:
+        """Wants a session's record dropped."""
+        self._writes["session", session_id] = ForgetSession(session_id)
 
     def write_totals(self) -> None:
         """Wants the sums journaled."""

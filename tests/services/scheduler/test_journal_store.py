@@ -15,8 +15,10 @@ from looseleaf.kv import Batch, open_kv
 from looseleaf.services.scheduler.core.actions import (
     ForgetExecution,
     ForgetHost,
+    ForgetSession,
     Journal,
     JournalHost,
+    JournalSession,
     JournalTotals,
     MarkReady,
 )
@@ -26,6 +28,7 @@ from looseleaf.services.scheduler.core.facts import (
     Figures,
     HostRecord,
     Lease,
+    SessionRecord,
     StartPath,
     Totals,
 )
@@ -33,9 +36,11 @@ from looseleaf.services.scheduler.journal_store import (
     JournalStore,
     decode_execution,
     decode_host,
+    decode_session,
     decode_totals,
     encode_execution,
     encode_host,
+    encode_session,
     encode_totals,
 )
 
@@ -62,7 +67,7 @@ def test_execution_record_survives_the_round_trip(given_record: ExecutionRecord)
 
 @given(st.binary(max_size=200))
 def test_any_bytes_are_read_or_refused_as_corrupt(data: bytes) -> None:
-    for decode in (decode_execution, decode_host, decode_totals):
+    for decode in (decode_execution, decode_host, decode_session, decode_totals):
         with contextlib.suppress(Corrupt):
             decode(data)
 
@@ -70,6 +75,8 @@ def test_any_bytes_are_read_or_refused_as_corrupt(data: bytes) -> None:
 def test_host_and_sums_survive_the_round_trip() -> None:
     host = HostRecord(HostId("h0"), "unix:/h0", "i1", True)
     assert decode_host(encode_host(host)) == host
+    owner = SessionRecord(SessionId("s1"), Epoch(3))
+    assert decode_session(encode_session(owner)) == owner
     assert decode_totals(encode_totals(Totals(1.5, 7))) == Totals(1.5, 7)
 
 
@@ -79,7 +86,9 @@ def test_batches_are_read_back_after_closing(tmp_path: Path) -> None:
     assert store.load().executions == ()
     store.write([Journal(record("x1")), Journal(record("x2", 2)), JournalHost(host), JournalTotals(Totals(2.0, 2))])
     store.write([ForgetExecution(ExecutionId("x1")), JournalHost(HostRecord(HostId("h1"), "a", "i", False))])
-    store.write([ForgetHost(HostId("h1"))])
+    owner = SessionRecord(SessionId("s1"), Epoch(3))
+    store.write([JournalSession(owner), JournalSession(SessionRecord(SessionId("s2"), Epoch(1)))])
+    store.write([ForgetHost(HostId("h1")), ForgetSession(SessionId("s2"))])
     store.flush()
     store.close()
     store = JournalStore(open_kv(tmp_path / "journal"))
@@ -87,6 +96,7 @@ def test_batches_are_read_back_after_closing(tmp_path: Path) -> None:
     store.close()
     assert restored.executions == (record("x2", 2),)
     assert restored.hosts == (host,)
+    assert restored.sessions == (owner,)
     assert restored.totals == Totals(2.0, 2)
 
 

@@ -19,7 +19,7 @@ def kinds(actions: list[Any]) -> list[str]:
 def test_run_on_a_free_gpu_is_journaled_before_it_is_granted(rig: Any) -> None:
     actions = rig.run("x1")
 
-    assert kinds(actions) == ["Journal", "JournalTotals", "GrantLease"]
+    assert kinds(actions) == ["JournalSession", "Journal", "JournalTotals", "GrantLease"]
     record = rig.one(act.Journal).record
     assert record.state is ExecutionState.DISPATCHED
     lease = rig.one(act.GrantLease).lease
@@ -106,7 +106,7 @@ def test_full_queue_refuses_and_journals_nothing(new_rig: Any) -> None:
     rig = new_rig(run_queue_max=2)
     rig.run("x1", "s1")
     rig.run("x2", "s2")
-    assert kinds(rig.run("x3", "s3")) == ["Refuse"]
+    assert kinds(rig.run("x3", "s2")) == ["Refuse"]
     refusal = rig.one(act.Refuse)
     assert (refusal.code, refusal.reason, refusal.fields) == ("RESOURCE_EXHAUSTED", "RUN_QUEUE_FULL", (("limit", 2),))
 
@@ -115,7 +115,7 @@ def test_more_gpus_than_any_host_has_are_refused_with_both_numbers(new_rig: Any)
     rig = new_rig()
     rig.heartbeat("h0", gpus=2)
     rig.heartbeat("h1", gpus=4)
-    assert kinds(rig.run("x1", gpus=8)) == ["Refuse"]
+    assert kinds(rig.run("x1", gpus=8)) == ["JournalSession", "Refuse"]
     refusal = rig.one(act.Refuse)
     assert refusal.reason == "NEVER_FITS"
     assert dict(refusal.fields) == {"asked_gpus": 8, "largest_host_gpus": 4}

@@ -13,6 +13,7 @@ import itertools
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,6 +28,7 @@ from looseleaf.services.scheduler.core.facts import (
     HostReport,
     Lease,
     RecipeFacts,
+    SessionRecord,
     Totals,
     WorkerReport,
     WorkerStage,
@@ -101,6 +103,7 @@ class World:
         self.endings: dict[str, Callable[[], None]] = {}
         self.disk_executions: dict[str, ExecutionRecord] = {}
         self.disk_hosts: dict[str, HostRecord] = {}
+        self.disk_sessions: dict[str, SessionRecord] = {}
         self.disk_totals = Totals()
         self.life = 0
         self.faults = True
@@ -115,7 +118,8 @@ class World:
         self.life_leases_from = next(self.lease_numbers)
         self.scheduler = Scheduler(LIMITS, lambda: LeaseId(f"l{next(self.lease_numbers)}"))
         self.send(ev.JournalRestored(
-            tuple(self.disk_executions.values()), tuple(self.disk_hosts.values()), self.disk_totals))
+            tuple(self.disk_executions.values()), tuple(self.disk_hosts.values()),
+            tuple(self.disk_sessions.values()), self.disk_totals))
 
     def send(self, event: ev.Event) -> None:
         actions = self.scheduler.handle(event, self.now_s)
@@ -160,6 +164,10 @@ class World:
                 self.disk_hosts[host.host_id] = host
             case act.JournalTotals(totals):
                 self.disk_totals = totals
+            case act.JournalSession(session):
+                self.disk_sessions[session.session_id] = session
+            case act.ForgetSession(session_id):
+                del self.disk_sessions[session_id]
             case act.ForgetExecution(execution_id):
                 del self.disk_executions[execution_id]
             case act.ForgetHost(host_id):
@@ -183,8 +191,10 @@ class World:
                 self.order(action.host_id, lambda daemon: self.evict(daemon, action.worker_id), ended,
                            lambda: ended(False))
             case act.PrepareWorker():
-                self.order(action.host_id, lambda daemon: self.prepare(daemon, action),
-                           lambda worker: ev.WorkerPrepared(action.request_id, WorkerId(str(worker)), 5.0),
+                def prepared(worker_id: str) -> ev.Event:
+                    return ev.WorkerPrepared(action.request_id, WorkerId(worker_id), 5.0)
+
+                self.order(action.host_id, lambda daemon: self.prepare(daemon, action), prepared,
                            lambda: ev.PreparationFailed(action.request_id, "DAEMON_DOWN"))
             case act.NotifyLease():
                 self.take_lease(action)
@@ -193,7 +203,7 @@ class World:
             case act.AnswerHeartbeat():
                 for daemon in self.daemons:
                     if f"-{daemon.host_id}-" in action.request_id:
-                        self.flights.append(lambda daemon=daemon: self.beaten(daemon, action))
+                        self.flights.append(partial(self.beaten, daemon, action))
             case act.AnswerReport(request_id):
                 self.flights.append(lambda: self.reported(request_id))
 

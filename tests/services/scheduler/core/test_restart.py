@@ -13,6 +13,7 @@ from looseleaf.services.scheduler.core.facts import (
     Figures,
     HostRecord,
     Lease,
+    SessionRecord,
     StartPath,
     Totals,
     WorkerStage,
@@ -26,7 +27,8 @@ HOST = HostRecord(HostId("h0"), "unix:/h0", "i1", True)
 
 def journal(state: ExecutionState, lease: Lease | None = LEASE, hosts: tuple[HostRecord, ...] = (HOST,)) -> Any:
     record = ExecutionRecord(7, ExecutionId("x1"), SessionId("s1"), Epoch(4), state, "", lease)
-    return ev.JournalRestored((record,), hosts, Totals(100.0, 7))
+    owner = SessionRecord(SessionId("s1"), Epoch(4))
+    return ev.JournalRestored((record,), hosts, (owner,), Totals(100.0, 7))
 
 
 def test_nothing_is_placed_before_the_known_hosts_reported(new_rig: Any) -> None:
