@@ -89,7 +89,7 @@ class LiveFacts(Mapping[str, NameFacts]):
         value = self._namespace.get(name)
         if type(value) is Stub:
             return self[name].kind == "module"
-        return isinstance(value, types.ModuleType)
+        return issubclass(type(value), types.ModuleType)
 
     def _look(self, name: str) -> NameFacts:
         value = self._namespace.get(name)
@@ -119,11 +119,13 @@ class LiveFacts(Mapping[str, NameFacts]):
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, types.ModuleType):
+    # By type, not isinstance: that would ask a proxy's `__class__`, which is a person's code.
+    cls = type(value)
+    if issubclass(cls, types.ModuleType):
         return "module"
-    if isinstance(value, type):
+    if issubclass(cls, type):
         return "class"
-    if isinstance(value, types.FunctionType):
+    if cls is types.FunctionType:
         return "function"
     return "value" if type(value).__module__ == "builtins" else "instance"
 
@@ -154,7 +156,7 @@ class _Look:
             self._one(current)
 
     def _one(self, value: Any) -> None:
-        # By type, not isinstance: that would ask a proxy's `__class__`, which is a person's code.
+        # By type, as in `_kind`.
         cls = type(value)
         if issubclass(cls, types.ModuleType):
             self.modules.add(str(vars(value).get("__name__", "")))

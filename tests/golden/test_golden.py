@@ -44,7 +44,7 @@ TRICKY = [
     "%%capture text\nprint('hidden', x.sum())",
     "text.stdout",
     "raise SystemExit",
-    "class Point:\n    def __init__(self, t): self.t = t\n    def __repr__(self): return f'P({self.t})'\np = Point(x)\np",
+    "class P:\n    def __init__(self, t): self.t = t\n    def __repr__(self): return f'P({self.t})'\np = P(x)\np",
     "p.t is x, p",
     "y = x.view(2, 2)\ny[0, 0] = 7\nx",
     "del y\n'y' in globals()",

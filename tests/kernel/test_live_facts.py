@@ -1,0 +1,152 @@
+"""What recipes learn of live values without loading or running anything."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import math
+import time
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+from looseleaf.checkpoint.manifest import Manifest, UnitEntry, UnitHeader
+from looseleaf.checkpoint.stub import Stub
+from looseleaf.ids import SessionId, UnitId, Version
+from looseleaf.kernel.live_facts import OBJECTS_MAX, LiveFacts, SavedFacts
+from looseleaf.recipe.name_facts import UNKNOWN_NAME
+
+
+def facts_of(namespace: dict[str, Any], manifest: Manifest | None = None, bindings: Any = None) -> LiveFacts:
+    saved = SavedFacts(manifest) if manifest is not None else None
+    return LiveFacts(namespace, lambda name: name.startswith("_h"), saved, bindings or {})
+
+
+def session_code(source: str) -> dict[str, Any]:
+    """Names that cells define: their code belongs to `__main__`."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(source, namespace)
+    return namespace
+
+
+def version_of(**headers: UnitHeader) -> Manifest:
+    names = list(headers)
+    units = {UnitId(i): UnitEntry(bytes([i]) * 16, 10, (), headers[n]) for i, n in enumerate(names, 1)}
+    roots = {name: UnitId(i) for i, name in enumerate(names, 1)}
+    return Manifest(SessionId("s-1"), version=Version(3), next_id=99, roots=roots, units=units)
+
+
+def test_mapping_leaves_hidden_names_out() -> None:
+    facts = facts_of({"a": 1, "_hidden": 2})
+    assert list(facts) == ["a"] and len(facts) == 1 and "_hidden" not in facts and facts.get("_hidden") is None
+    assert facts.get("absent") is None
+
+
+@pytest.mark.parametrize("value", [True, 3, 2.5, "cuda", None])
+def test_plain_values_are_flags(value: Any) -> None:
+    found = facts_of({"flag": value})["flag"]
+    assert found.has_flag and found.flag == value and found.type_name == type(value).__name__
+
+
+def test_module_is_told_without_a_look() -> None:
+    facts = facts_of({"m": math, "n": 1})
+    assert facts.is_module("m") and not facts.is_module("n")
+    assert facts["m"].kind == "module" and facts["m"].modules == {"math"}
+
+
+def test_function_of_a_cell_tells_the_names_that_it_reads() -> None:
+    namespace = session_code("def f(x, y=lambda: deep):\n    return helper(x) + [rate for _ in x]")
+    found = facts_of({"f": namespace["f"]})["f"]
+    assert found.kind == "function" and {"helper", "rate", "deep"} <= found.global_names
+
+
+def test_class_of_a_cell_tells_what_its_methods_and_bases_read() -> None:
+    source = "class Base:\n    def a(self): return alpha\nclass Net(Base):\n    @property\n    def b(self): return beta"
+    namespace = session_code(source)
+    found = facts_of({"net": namespace["Net"](), "Net": namespace["Net"]})
+    assert found["Net"].kind == "class" and {"alpha", "beta"} <= found["Net"].global_names
+    assert found["net"].kind == "instance" and {"alpha", "beta"} <= found["net"].global_names
+
+
+def test_containers_partials_and_methods_are_looked_into() -> None:
+    namespace = session_code("def f(): return wanted\nclass C:\n    def m(self): return other\n")
+    f, instance = namespace["f"], namespace["C"]()
+    values: dict[str, Any] = {
+        "d": {"k": [(f,)]}, "p": functools.partial(print, f), "b": instance.m, "q": collections.deque([f]),
+        "a": np.array([f, None], dtype=object),
+    }  # fmt: skip
+    facts = facts_of(values)
+    assert all("wanted" in facts[name].global_names for name in ("d", "p", "q", "a"))
+    assert "other" in facts["b"].global_names and "numpy" in facts["a"].modules
+
+
+def test_stub_tells_what_was_saved() -> None:
+    header = UnitHeader(modules=("torch.nn",), kind="instance", type_name="Linear", type_module="torch.nn")
+    manifest = version_of(model=header)
+    stub = Stub("model", UnitId(1), header, None)
+    facts = facts_of({"model": stub, "strange": Stub("strange", None, None, None)}, manifest)
+    assert facts["model"].modules == {"torch.nn"} and facts["model"].type_name == "Linear"
+    assert facts["strange"] is UNKNOWN_NAME
+
+
+def test_value_bound_as_it_was_saved_has_the_saved_facts() -> None:
+    manifest = version_of(frame=UnitHeader(modules=("pandas.core", "pyarrow"), kind="instance", type_name="DataFrame"))
+    value = types.SimpleNamespace()
+    assert facts_of({"frame": value}, manifest, {"frame": id(value)})["frame"].modules == {"pandas.core", "pyarrow"}
+    assert facts_of({"frame": value}, manifest, {"frame": 1})["frame"].modules == {"types"}
+
+
+def test_container_and_function_are_looked_at_even_if_saved() -> None:
+    manifest = version_of(d=UnitHeader(), f=UnitHeader())
+    namespace = session_code("def f(): return fresh\nd = {'f': f}")
+    values = {name: namespace[name] for name in ("d", "f")}
+    facts = facts_of(values, manifest, {name: id(value) for name, value in values.items()})
+    assert "fresh" in facts["d"].global_names and "fresh" in facts["f"].global_names
+
+
+def test_look_runs_no_code_of_the_person() -> None:
+    class Touchy:
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(f"asked for {name}")
+
+        def __len__(self) -> int:
+            raise AssertionError("counted")
+
+        @property
+        def __class__(self) -> Any:
+            raise AssertionError("asked for its class")
+
+        @__class__.setter
+        def __class__(self, value: Any) -> None:
+            raise AssertionError("set")
+
+    class Greedy(dict):  # type: ignore[type-arg]
+        def items(self) -> Any:
+            raise AssertionError("listed")
+
+    facts = facts_of({"t": Touchy(), "g": Greedy(a=1)})
+    assert facts["t"].kind == "instance" and facts["g"].kind == "instance"
+
+
+def test_look_at_very_much_is_bounded_for_all_names_together() -> None:
+    rows = [[object() for _ in range(50)] for _ in range(60)]
+    namespace = {f"deep_{n}": [rows, [rows]] for n in range(200)}
+    namespace["wide"] = [list(range(10)) for _ in range(1_000_000)]
+    facts = facts_of(namespace)
+    began_s = time.perf_counter()
+    for name in namespace:
+        facts[name]
+    assert facts._objects_left == 0 and OBJECTS_MAX > 0
+    # Far from the limit of 5 ms for a cell on an idle machine; generous for a loaded one.
+    assert time.perf_counter() - began_s < 0.5
+
+
+def test_cycle_and_unbound_cell_end_the_look() -> None:
+    source = "def outer():\n    def inner(): return late\n    if False: late = 1\n    return inner\ninner = outer()"
+    namespace = session_code(source)
+    ring: list[Any] = []
+    ring.append(ring)
+    facts = facts_of({"ring": ring, "inner": namespace["inner"]})
+    assert facts["ring"].kind == "value" and facts["inner"].kind == "function"
