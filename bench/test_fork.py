@@ -1,7 +1,7 @@
 """From a fork request to a worker that is ready, against a fresh `python -c "import torch"`, in one run.
 
-The ratio of the medians is to be at least 20, of the fresh median to the fork's 95th percentile at least 10 (design §11).
-`make bench` prints the row and checks the ratios.
+The ratio of the medians is to be at least 20, of the fresh median to the fork's 95th percentile at least 10 (design
+§11). `make bench` prints the row and checks the ratios.
 """
 
 from __future__ import annotations
