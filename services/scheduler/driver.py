@@ -179,10 +179,19 @@ class Driver:
         """Tells the policy that time passes, and makes what was written safe against a loss of power."""
         while True:
             await asyncio.sleep(period_s)
-            self._events.put_nowait(Tick())
+            if self._events.qsize() < EVENT_BATCH_MAX:
+                self._events.put_nowait(Tick())
             if self._unflushed:
-                self._unflushed = False
-                await self._run_blocking(self._store.flush)
+                await self._flush()
+
+    async def _flush(self) -> None:
+        self._unflushed = False
+        try:
+            await self._run_blocking(self._store.flush)
+        except LooseLeafError as error:
+            # What was written still survives the end of this process; the next tick tries again.
+            self._unflushed = True
+            log.warning("journal_flush_failed", reason=error.reason, message=error.message)
 
     async def aclose(self) -> None:
         """Ends the orders that run."""

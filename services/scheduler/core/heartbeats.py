@@ -96,7 +96,8 @@ def _settle_leases(state: State, host: Host, report: HostReport, now_s: float) -
         if entry.lease.lease_id in listed or awaited:
             continue
         entry.missing += 1
-        if entry.missing >= state.limits.missed_heartbeats_max:
+        old = now_s - entry.renewed_at_s >= state.limits.missed_after_s
+        if entry.missing >= state.limits.missed_heartbeats_max and old:
             lose_lease(state, entry, now_s, "LEASE_VANISHED", daemon_gone=False)
     return renewed, unknown
 
@@ -149,5 +150,7 @@ def check_hosts(state: State, now_s: float) -> None:
         elif not host.alive and now_s - host.last_seen_s >= state.limits.host_forget_s:
             state.hosts.forget(host.host_id)
             state.retry_at.pop(host.host_id, None)
+            for run in state.runs.values():
+                run.avoided.pop(host.host_id, None)
             state.forget_host(host.host_id)
             state.dirty = True

@@ -61,7 +61,7 @@ class Worker:
 
 @dataclass(slots=True)
 class Host:
-    """One host. `last_seen_s` is on the scheduler's clock; `heartbeats` counts those of this incarnation."""
+    """One host. `last_seen_s` is on the scheduler's clock; `heartbeats` counts all of them."""
 
     host_id: HostId
     address: str
@@ -157,7 +157,8 @@ def supersede(host: Host, report: HostReport, limits: Limits) -> None:
     while len(host.past_incarnations) > limits.incarnations_max:
         host.past_incarnations.popleft()
     host.incarnation = report.incarnation
-    host.heartbeats = 0
+    # The count of heartbeats goes on, since others remember numbers of it.
+    host.alive = False
     host.unresponsive_until = 0
     host.workers.clear()
 

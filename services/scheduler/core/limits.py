@@ -33,8 +33,10 @@ class Limits:
     # A daemon counts it from the sending of the heartbeat whose answer renewed the lease, so it must not exceed
     # heartbeat_dead_s: the daemon stops starting cells before the scheduler gives its GPUs up.
     lease_ttl_s: float = 10.0
-    # Heartbeats in a row without a lease or worker before it counts as gone; one may have been under way.
+    # Heartbeats in a row without a lease or worker before it counts as gone; one may have been under way. A lease
+    # must also have been out for missed_after_s, since a daemon may send two heartbeats at once.
     missed_heartbeats_max: int = 2
+    missed_after_s: float = 1.0
     # A lease that was handed out and under which nothing started is taken back.
     start_timeout_s: float = 30.0
     # How long a restarted scheduler waits for the hosts it knew.
@@ -43,6 +45,8 @@ class Limits:
     batch_penalty_s: float = 120.0
     # A run of several GPUs that waited this long keeps one host's GPUs from later runs until it fits there.
     gang_patience_s: float = 10.0
+    # The queue is looked at at least this often: one forgotten reason to do so must not leave anybody waiting.
+    look_again_s: float = 5.0
     # In a longer queue people are told of their places with the next tick, not after each event.
     news_at_once_max: int = 100
     revoke_retry_s: float = 1.0

@@ -52,7 +52,7 @@ class Scheduler:
         _dispatch(state, event, now_s)
         _check_ready(state, now_s)
         if state.dirty:
-            state.dirty = False
+            state.dirty, state.looked_at_s = False, now_s
             if state.ready:
                 granting.place_runs(state, now_s)
             state.news_due = True
@@ -144,6 +144,8 @@ def _check_ready(state: State, now_s: float) -> None:
 
 
 def _tick(state: State, now_s: float) -> None:
+    if len(state.queue) and now_s - state.looked_at_s >= state.limits.look_again_s:
+        state.dirty = True
     heartbeats.check_hosts(state, now_s)
     revoking.retry_revocations(state, now_s)
     if state.restored_at_s is not None and now_s - state.restored_at_s >= state.limits.pending_orphan_s:

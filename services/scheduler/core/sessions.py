@@ -50,10 +50,10 @@ class SessionTable:
     def prune(self, needed: Callable[[SessionId], bool]) -> list[SessionId]:
         """Keeps the bound; sessions that are `needed` count as used. Returns those that were dropped."""
         dropped = []
-        looked_at = 0
-        while len(self._sessions) > self._sessions_max and looked_at < self._sessions_max:
+        unseen = len(self._sessions)
+        while len(self._sessions) > self._sessions_max and unseen:
             session_id = next(iter(self._sessions))
-            looked_at += 1
+            unseen -= 1
             if needed(session_id):
                 self._sessions.move_to_end(session_id)
             else:

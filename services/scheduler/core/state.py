@@ -69,6 +69,7 @@ class State:
         self.ready = False
         # The queue must be looked at again.
         self.dirty = False
+        self.looked_at_s = 0.0
         # People who wait must be told of their places.
         self.news_due = False
         # Host -> the heartbeat from which something there may be tried again.

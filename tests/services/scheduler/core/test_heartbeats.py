@@ -58,6 +58,9 @@ def test_lease_that_the_daemon_no_longer_has_ends(
     rig.run("x2", "s2")
     rig.heartbeat()
     rig.heartbeat()
+    assert rig.state_of("x1") is reached
+    rig.now_s += 1
+    rig.heartbeat()
     record = rig.scheduler.execution(ExecutionId("x1"))
     assert (record.state, record.reason) == (end, reason)
     assert rig.one(act.GrantLease).lease.execution_id == "x2"

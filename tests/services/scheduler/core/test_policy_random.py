@@ -38,7 +38,9 @@ from looseleaf.services.scheduler.core.policy import Scheduler
 
 STEPS = 400
 SETTLE_ROUNDS_MAX = 400
-LIMITS = Limits(run_queue_max=40, journal_records_max=1000, gang_patience_s=2.0, pending_orphan_s=1e9)
+# `look_again_s` is off: it would hide a reason to look at the queue that the policy forgot.
+LIMITS = Limits(
+    run_queue_max=40, journal_records_max=1000, gang_patience_s=2.0, pending_orphan_s=1e9, look_again_s=1e9)
 
 
 @dataclass

@@ -77,6 +77,7 @@ def test_dispatch_that_never_reached_the_daemon_is_dispatched_once_more(new_rig:
     rig = new_rig(journal(ExecutionState.DISPATCHED))
     rig.run("x1", "s1", epoch=4)
     rig.heartbeat()
+    rig.now_s += 1
     assert rig.all(act.GrantLease) == []
     rig.heartbeat()
     lease = rig.one(act.GrantLease).lease
