@@ -66,6 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 failed += import_head(names)[1]
     except PreconditionFailed as error:
         control.send({"t": "ERR", "id": 0, "errno": 0, "text": str(error)})
+        sys.stderr.write(f"{error}\n")
         return EXIT_UNCLEAN
     gc.collect()
     gc.freeze()
