@@ -83,16 +83,16 @@ class BatchClient(NotebookClient):
         self, cell: Any, cell_index: int, execution_count: int | None = None, store_history: bool = True
     ) -> Any:
         """One cell, after the pause."""
+        if not is_executed(cell):
+            return await super().async_execute_cell(cell, cell_index, execution_count, store_history)
         if self.kernel_pid is None and self.km is not None:
             self.kernel_pid = getattr(self.km.provisioner, "pid", None)
-        code = is_executed(cell)
-        if code and self._think_s and self.records:
+        if self._think_s and self.records:
             await asyncio.sleep(self._think_s)
         await self._stop_preparing()
-        if code:
-            self.current_cell = cell.get("id") or str(cell_index)
-            if self._on_start is not None:
-                self._on_start(cell, cell_index)
+        self.current_cell = cell.get("id") or str(cell_index)
+        if self._on_start is not None:
+            self._on_start(cell, cell_index)
         assert self.kc is not None
         # nbclient sends no metadata; a notebook's page does.
         self.kc.session.metadata = {

@@ -97,7 +97,7 @@ def run_notebook(
         result.failure = "KERNEL_DIED: the kernel process ended by itself; saved state is in the cluster"
     except RuntimeError as error:
         # What jupyter_client raises for a kernel that does not come up.
-        if client.records or "respond" not in str(error) and "died" not in str(error):
+        if client.records or not any(word in str(error) for word in ("respond", "died")):
             raise
         result.failure = f"KERNEL_START_FAILED: {error}; see what `python -m looseleaf.kernel` says"
     result.kernel_pid = client.kernel_pid

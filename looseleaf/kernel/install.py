@@ -50,11 +50,11 @@ def install(*, user: bool = False, prefix: str | None = None, name: str = KERNEL
 
 def uninstall(name: str = KERNEL_NAME) -> bool:
     """Removes the kernelspec; False if there is none."""
-    from jupyter_client.kernelspec import KernelSpecManager, NoSuchKernel
+    from jupyter_client.kernelspec import KernelSpecManager
 
     try:
         KernelSpecManager().remove_kernel_spec(name)
-    except NoSuchKernel:
+    except KeyError:
         return False
     return True
 

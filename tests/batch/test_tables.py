@@ -1,0 +1,51 @@
+"""A batch run's report as text."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from looseleaf.batch.report import CellRecord, totals_of
+from looseleaf.batch.tables import COLUMNS, cell_table, process_line, row, total_lines, unsaved_lines
+
+GPU = CellRecord(
+    "train", label="gpu", reason="It needs `model[0]` on the GPU.", path="prepared", closure=["a", "b"], live_names=9,
+    packages=["a", "b", "c", "d", "e", "f", "g"], prepare_ms=12.4, start_ms=31.0, run_s=1.234, save_ms=56.0,
+    dirty_regions=2, total_regions=40, bytes_moved=4 << 20, worker=777, gpu_held_s=2.0, gpu_pinned_s=1.0,
+)  # fmt: skip
+CPU = CellRecord("plot", reason="Nothing uses the GPU.", live_names=3, run_s=0.5, error={"ename": "E", "evalue": "x"})
+
+
+def test_row_of_a_gpu_cell_has_every_figure() -> None:
+    assert row(GPU) == [
+        "train", "GPU: It needs `model[0]` on the GPU.", "2/9", "a, b, c, d, e +2", "prepared", "12", "31", "1.23",
+        "56", "2/40", "4.0", "777",
+    ]  # fmt: skip
+    assert len(row(GPU)) == len(COLUMNS)
+
+
+def test_row_of_a_cpu_cell_leaves_gpu_figures_out() -> None:
+    assert row(CPU) == ["plot", "CPU: Nothing uses the GPU.", "0/3", "-", "cpu", "-", "-", "0.50", "-", "-", "-", "-"]
+
+
+def test_table_shows_texts_as_they_are() -> None:
+    console = Console(file=io.StringIO(), width=240)
+    console.print(cell_table([GPU, CPU]))
+    # Square brackets are rich's own marks unless they are told not to be.
+    assert "`model[0]`" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_lines_tell_gpu_time_starts_and_processes() -> None:
+    lines = total_lines(totals_of([GPU, CPU]))
+    assert lines[0] == "1 GPU cells, 1 CPU cells"
+    assert "held 2.00" in lines[1] and "pinned 1.00" in lines[1] and "resident" in lines[1]
+    assert "started within 1 s 100%" in lines[2] and "prepared before Run 100%" in lines[2]
+    assert total_lines(totals_of([CPU])) == ["0 GPU cells, 1 CPU cells"]
+    assert process_line([GPU, CPU], 42) == "processes: kernel 42 (CPU cells), GPU workers 777"
+    assert process_line([CPU], None) == "processes: kernel - (CPU cells), no GPU worker"
+
+
+def test_unsaved_values_are_told_by_cell_and_place() -> None:
+    cell = CellRecord("c", unsaved=[{"name": "it", "reason": "LIVE_ITERATOR", "path": "it[0]"}])
+    assert unsaved_lines([cell, CPU]) == ["c: it was not saved (LIVE_ITERATOR at it[0])"]

@@ -1,0 +1,73 @@
+"""`looseleaf run` against the kernel tests' fake daemon."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import nbformat.v4 as nbf
+import pytest
+
+from looseleaf.cli.main import main
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "kernel"))
+from kernel_fake_daemon import FakeDaemon, FakeStore
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaemon]:
+    monkeypatch.setenv("LOOSELEAF_RUN_DIR", str(tmp_path))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    fake = FakeDaemon(tmp_path / "d.sock", FakeStore()).start()
+    yield fake
+    fake.stop()
+
+
+def write(path: Path, *sources: str) -> Path:
+    cells: list[Any] = [nbf.new_code_cell(source, id=f"c{number}") for number, source in enumerate(sources)]
+    nbformat.write(nbf.new_notebook(cells=cells), path)
+    return path
+
+
+def test_run_writes_notebook_and_report_and_shows_the_table(
+    daemon: FakeDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "in.ipynb", "x = 1", "%%gpu\nx + 41")
+    out, report = tmp_path / "out.ipynb", tmp_path / "r.json"
+    code = main(["run", str(source), "-o", str(out), "--report", str(report), "--endpoint", str(daemon.path)])
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    assert nbformat.read(out, as_version=4).cells[1].outputs[0]["data"]["text/plain"] == "42"
+    cells = json.loads(report.read_text())["cells"]
+    assert [(cell["id"], cell["label"], cell["worker"]) for cell in cells] == [("c0", "cpu", None), ("c1", "gpu", 4242)]
+    for word in ("%%gpu asks for the GPU", "cold", "4242", "1 GPU cells, 1 CPU cells", "processes: kernel ", str(out)):
+        assert word in said.out
+
+
+def test_run_failing_cell_is_written_shown_and_exit_code_1(
+    daemon: FakeDaemon, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "in.ipynb", "print('kept')", "1 / 0", "never = 1")
+    out = tmp_path / "out.ipynb"
+    assert main(["run", str(source), "-o", str(out), "--endpoint", str(daemon.path)]) == 1
+    said = capsys.readouterr()
+    assert "cell c1 failed: ZeroDivisionError: division by zero" in said.err and "c0" in said.out
+    cells = nbformat.read(out, as_version=4).cells
+    assert cells[0].outputs[0]["text"] == "kept\n" and cells[1].outputs[0]["ename"] == "ZeroDivisionError"
+
+
+def test_run_bad_paths_are_refused_before_anything_starts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    good = write(tmp_path / "in.ipynb", "1")
+    broken = tmp_path / "broken.ipynb"
+    broken.write_text("{")
+    out = str(tmp_path / "out.ipynb")
+    absent, nowhere = str(tmp_path / "absent.ipynb"), str(tmp_path / "no" / "out.ipynb")
+    for source, target in ((absent, out), (str(broken), out), (str(good), nowhere), (str(good), str(tmp_path))):
+        assert main(["run", source, "-o", target]) == 2, (source, target)
+    said = capsys.readouterr().err
+    assert "NOTEBOOK_MISSING" in said and "NOTEBOOK_UNREADABLE" in said and said.count("OUTPUT_UNWRITABLE") == 2
+    assert not Path(out).exists()
