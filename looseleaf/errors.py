@@ -18,7 +18,8 @@ class LooseLeafError(Exception):
 
     code: ClassVar[str] = "INTERNAL"
 
-    def __init__(self, reason: str, message: str = "", **fields: Any) -> None:
+    # Positional only: a field of an error from another process may have any name, also "reason" or "message".
+    def __init__(self, reason: str, message: str = "", /, **fields: Any) -> None:
         self.reason = reason
         self.message = message
         self.fields = fields

@@ -10,7 +10,7 @@ from looseleaf.errors import ERRORS_BY_CODE, CapacityExceeded, Conflict, Invalid
 from looseleaf.rpc.status import FIELDS_BYTES_MAX, MESSAGE_CHARS_MAX, from_status, to_status
 
 names = st.from_regex(r"[a-z][a-z_]{0,20}", fullmatch=True).filter(
-    lambda name: name not in ("message_empty", "fields_left_out", "retry_after_s", "reason", "message"))
+    lambda name: name not in ("message_empty", "fields_left_out", "retry_after_s"))
 plain = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max_size=50) | st.floats(allow_nan=False)
 values = plain | st.lists(plain, max_size=4) | st.dictionaries(st.text(max_size=5), plain, max_size=3)
 
