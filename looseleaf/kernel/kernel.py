@@ -332,7 +332,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         task.add_done_callback(self._edits.discard)
 
     async def _commit_first(self) -> None:
-        """A preparation is for the newest state: what waits for an idle moment is committed before it, if this is one."""
+        """A preparation is for the newest state: what waits for an idle moment is committed now, if this is one."""
         loop = self._main_loop
         if loop is None or self._busy:
             return

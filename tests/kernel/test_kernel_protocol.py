@@ -13,6 +13,9 @@ import pytest
 from looseleaf.kernel.install import kernel_spec
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module", autouse=True)
 def installed_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Our kernelspec where Jupyter finds it, and nobody's cluster or history."""

@@ -133,7 +133,7 @@ def test_look_runs_no_code_of_the_person() -> None:
 def test_look_at_very_much_is_bounded_for_all_names_together() -> None:
     rows = [[object() for _ in range(50)] for _ in range(60)]
     namespace = {f"deep_{n}": [rows, [rows]] for n in range(200)}
-    namespace["wide"] = [list(range(10)) for _ in range(1_000_000)]
+    namespace["wide"] = [list(range(10)) for _ in range(100_000)]
     facts = facts_of(namespace)
     began_s = time.perf_counter()
     for name in namespace:
