@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
 import structlog
@@ -37,7 +37,10 @@ def log_context(**ids: Any) -> Iterator[None]:
 
 
 def configure_logs(service: str, level: str = "info", stream: TextIO | None = None) -> None:
-    """Sends structlog's and the standard library's events of this process to `stream` (default stderr)."""
+    """Sends structlog's and the standard library's events of this process to `stream` (default stderr).
+
+    A line that cannot be written, as on a full disk, is lost; whoever logs it never gets an error.
+    """
     target = stream or sys.stderr
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[Any] = [
@@ -55,7 +58,7 @@ def configure_logs(service: str, level: str = "info", stream: TextIO | None = No
     structlog.configure(
         processors=[*shared, structlog.processors.StackInfoRenderer(), *renderer],
         wrapper_class=structlog.make_filtering_bound_logger(number),
-        logger_factory=structlog.PrintLoggerFactory(target),
+        logger_factory=lambda *_names: _LineWriter(target),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(target)
@@ -66,6 +69,20 @@ def configure_logs(service: str, level: str = "info", stream: TextIO | None = No
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(max(number, logging.WARNING))
+
+
+class _LineWriter:
+    """The end of structlog's chain: one line for each event."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def msg(self, line: str) -> None:
+        # The disk that the store fills is often that of the logs: its STORE_FULL must still reach the caller.
+        with suppress(OSError):
+            print(line, file=self._stream, flush=True)
+
+    debug = info = warning = error = critical = msg
 
 
 def _add_service(service: str) -> Any:

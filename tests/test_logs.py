@@ -13,14 +13,20 @@ from looseleaf.logs import TEXT_CHARS_MAX, configure_logs, get_logger, log_conte
 
 
 @pytest.fixture
-def stream() -> Iterator[io.StringIO]:
+def restored() -> Iterator[None]:
+    """Other tests get the logging that they had."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
-    text = io.StringIO()
-    configure_logs("store", "info", text)
-    yield text
+    yield
     root.handlers[:], root.level = handlers, level
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def stream(restored: None) -> io.StringIO:
+    text = io.StringIO()
+    configure_logs("store", "info", text)
+    return text
 
 
 def lines(stream: io.StringIO) -> list[dict[str, Any]]:
@@ -59,3 +65,10 @@ def test_exception_and_standard_logging_are_json_lines_too(stream: io.StringIO) 
     first, second = lines(stream)
     assert "RuntimeError: planted" in first["exception"]
     assert (second["event"], second["level"], second["service"]) == ("odd thing", "warning", "store")
+
+
+def test_full_disk_costs_the_line_and_not_the_work_that_logged_it(restored: None) -> None:
+    with open("/dev/full", "wb", buffering=0) as full:
+        configure_logs("store", "info", io.TextIOWrapper(full, write_through=True))
+        for write in (get_logger().info, get_logger().exception):
+            write("commit_refused", reason="STORE_FULL")
