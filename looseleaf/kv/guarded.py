@@ -14,7 +14,9 @@ from typing import Any, Protocol, TypeVar
 
 from looseleaf.errors import CapacityExceeded, Corrupt, LooseLeafError, Unavailable
 from looseleaf.kv.backend import SCAN_LIMIT_MAX, Batch, check_scan_limit
+from looseleaf.logs import get_logger
 
+log = get_logger()
 _T = TypeVar("_T")
 
 
@@ -52,7 +54,7 @@ class GuardedKv:
         self._sync_lock = threading.Lock()
         self._lock = threading.Lock()
         self._closed = False
-        # The engine refused a write: it must be opened anew before the next one.
+        # The engine refused a write or a flush: it must be opened anew before the next one.
         self._failed = False
         self._writes_done = 0
         self._writes_synced = 0
@@ -99,17 +101,19 @@ class GuardedKv:
     def flush(self) -> None:
         """See `KvBackend.flush`."""
         with self._lock:
-            self._opened()
+            self._check_open()
             target = self._writes_done
         with self._sync_lock:
             if self._writes_synced >= target:
                 return
+            self._reopen_if_failed()
             with self._lock:
                 engine = self._opened()
                 covered = self._writes_done
             try:
                 engine.sync()
-            except Exception:
+            except Exception as error:
+                log.warning("kv_sync_failed", database=self._name, cause=str(error))
                 self._rewrite_after_failed_sync(engine)
             self._writes_synced = covered
 
@@ -123,7 +127,8 @@ class GuardedKv:
                 self._call("close", engine.close)
 
     def _rewrite_after_failed_sync(self, engine: Engine) -> None:
-        # After a failed fsync the kernel calls the lost pages clean, so asking for it again would lie.
+        # After a failed fsync the kernel calls the lost pages clean, so asking for it again would lie. If this fails
+        # too, only opening anew, which reads the log and writes what it holds to a table, makes the next flush true.
         with self._lock:
             try:
                 self._call("flush", engine.rewrite)
@@ -135,7 +140,12 @@ class GuardedKv:
         """Opens the database anew if it must be; cheap and without a lock when all is well."""
         if self._closed or (self._engine is not None and not (for_write and self._failed)):
             return
-        with self._sync_lock, self._lock:
+        with self._sync_lock:
+            self._reopen_if_failed()
+
+    def _reopen_if_failed(self) -> None:
+        """The caller holds _sync_lock."""
+        with self._lock:
             if self._closed or (self._engine is not None and not self._failed):
                 return
             engine, self._engine = self._engine, None
@@ -143,11 +153,15 @@ class GuardedKv:
                 self._call("close", engine.close)
             self._engine = self._call("reopen", self._open_engine)
             self._failed = False
+        log.warning("kv_reopened", database=self._name)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unavailable("KV_CLOSED", f"{self._name} is closed: its service is stopping", database=self._name)
 
     def _opened(self) -> Engine:
         """The engine; the caller holds _lock."""
-        if self._closed:
-            raise Unavailable("KV_CLOSED", f"{self._name} is closed: its service is stopping", database=self._name)
+        self._check_open()
         if self._engine is None:
             raise Unavailable("KV_IO", f"{self._name} could not be opened again; retry", database=self._name)
         return self._engine

@@ -59,14 +59,16 @@ class RocksdbPyEngine:
     def scan(self, prefix: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         iterator = self._db.iterator(mode="from", key=start, direction=1)
         found: list[tuple[bytes, bytes]] = []
-        # list(iterator) would ask for its length first, which exhausts it.
-        for key, value in iterator:
-            if not key.startswith(prefix):
-                break
-            found.append((key, value))
-            if len(found) == limit:
-                break
-        iterator.close()
+        try:
+            # list(iterator) would ask for its length first, which exhausts it.
+            for key, value in iterator:
+                if not key.startswith(prefix):
+                    break
+                found.append((key, value))
+                if len(found) == limit:
+                    break
+        finally:
+            iterator.close()
         return found
 
     def sync(self) -> None:
