@@ -12,7 +12,6 @@ import pytest
 
 from looseleaf.kernel.install import kernel_spec
 
-
 pytestmark = pytest.mark.slow
 
 
