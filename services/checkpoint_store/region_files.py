@@ -11,12 +11,13 @@ import errno
 import heapq
 import os
 import threading
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from looseleaf.errors import CapacityExceeded, Unavailable
+from looseleaf.errors import CapacityExceeded, LooseLeafError, Unavailable
 from looseleaf.units import GIB, REGION_BYTES
 
 SLOT_BYTES: Final = REGION_BYTES
@@ -39,6 +40,8 @@ class RegionFiles:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
         self._fdatasync = fdatasync
+        # Lock order: this one before _condition. One sync at a time, so that each knows of those that failed before.
+        self._syncing = threading.Lock()
         self._condition = threading.Condition()
         # All below is guarded by _condition.
         self._closed = False
@@ -46,6 +49,9 @@ class RegionFiles:
         self._fds: dict[int, int] = {}
         self._pins: dict[int, int] = {}
         self._freed_while_pinned: set[int] = set()
+        # How many syncs of each file failed; and what that was when a slot was written that no sync covers yet.
+        self._failed_syncs: Counter[int] = Counter()
+        self._unsynced: dict[int, int] = {}
         taken = set(used)
         self._next_slot = max(taken, default=-1) + 1
         self._free = [slot for slot in range(self._next_slot) if slot not in taken]
@@ -63,10 +69,11 @@ class RegionFiles:
             return self._next_slot - 1
 
     def free(self, slots: Iterable[int]) -> None:
-        """Slots that no row names any more; one that is being read is reused only after that."""
+        """Slots that no row names any more; one that is being read is reused only after that. Never raises."""
         with self._condition:
             ready = []
             for slot in slots:
+                self._unsynced.pop(slot, None)
                 if slot in self._pins:
                     self._freed_while_pinned.add(slot)
                 else:
@@ -89,17 +96,40 @@ class RegionFiles:
         """Writes at most SLOT_BYTES at the slot's start; durable after `sync`."""
         view = memoryview(data)
         assert len(view) <= SLOT_BYTES
+        with self._condition:
+            self._unsynced[slot] = self._failed_syncs[slot // SLOTS_PER_FILE]
         with self._using(slot) as (fd, offset), _disk_errors("write", self._folder):
             while view:
                 written = os.pwrite(fd, view, offset)
                 view, offset = view[written:], offset + written
 
     def sync(self, slots: Iterable[int]) -> None:
-        """Makes what was written to these slots survive a loss of power; one fdatasync a file."""
-        one_of_each_file = {slot // SLOTS_PER_FILE: slot for slot in slots}
-        for slot in one_of_each_file.values():
-            with self._using(slot) as (fd, _), _disk_errors("sync", self._folder):
-                self._fdatasync(fd)
+        """Makes what was written to these slots survive a loss of power; one fdatasync a file.
+
+        Refused as `STORE_IO` also if a sync of the same file, by whomever, failed since a slot was written: the kernel
+        told that one of the pages it lost, and would now call them all clean. Such a slot must be written again.
+        """
+        by_file: defaultdict[int, list[int]] = defaultdict(list)
+        for slot in slots:
+            by_file[slot // SLOTS_PER_FILE].append(slot)
+        with self._syncing:
+            for number, members in by_file.items():
+                with self._using(members[0]) as (fd, _), _disk_errors("sync", self._folder):
+                    self._sync_file(number, fd, members)
+
+    def _sync_file(self, number: int, fd: int, slots: Iterable[int]) -> None:
+        try:
+            self._fdatasync(fd)
+        except OSError:
+            with self._condition:
+                self._failed_syncs[number] += 1
+            raise
+        with self._condition:
+            failed = self._failed_syncs[number]
+            if any(self._unsynced.get(slot, failed) != failed for slot in slots):
+                raise OSError(errno.EIO, "an earlier sync of the file failed")
+            for slot in slots:
+                self._unsynced.pop(slot, None)
 
     def read(self, slot: int, length_bytes: int) -> bytes:
         """The first `length_bytes` of a pinned slot, fewer if the file ends before."""
@@ -143,15 +173,13 @@ class RegionFiles:
                 self._condition.notify_all()
 
     def _open(self, number: int) -> int:
-        path = self._path(number)
-        is_new = not path.exists()
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if is_new:
-            folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+        fd = os.open(self._path(number), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            # Also for a file that was there: whoever made it may have been killed before this.
+            sync_folder(self._folder)
+        except OSError:
+            os.close(fd)
+            raise
         return fd
 
     def _unpin(self, slots: Iterable[int]) -> list[int]:
@@ -168,11 +196,8 @@ class RegionFiles:
 
     def _reuse(self, slots: list[int]) -> None:
         for slot in slots:
-            # The disk gets the room back at once; a file system that cannot punch keeps it for the next region.
-            with self._condition:
-                if self._closed:
-                    return
-            with self._using(slot) as (fd, offset):
+            # The disk gets the room back at once; where that cannot be, the next region in the slot uses it.
+            with suppress(LooseLeafError), self._using(slot) as (fd, offset):
                 punch_hole(fd, offset, SLOT_BYTES)
         with self._condition:
             for slot in slots:
@@ -196,6 +221,15 @@ class RegionFiles:
     def _check_open(self) -> None:
         if self._closed:
             raise Unavailable("STORE_CLOSED", "the store is stopping; nothing was stored, retry when it is back")
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes the names of what lies in `folder` survive a loss of power; raises OSError."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def punch_hole(fd: int, offset: int, size_bytes: int) -> bool:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Final
 
 from looseleaf.dirty_tracker import hash128
-from looseleaf.errors import Conflict, Corrupt, InvalidArgument, LooseLeafError, NotFound
+from looseleaf.errors import Conflict, Corrupt, InvalidArgument, NotFound
 from looseleaf.kv import Batch
 from looseleaf.services.checkpoint_store.core import keys
 from looseleaf.services.checkpoint_store.core.rows import RegionRow, encode_number
@@ -57,20 +58,17 @@ class Regions:
         """
         for region in regions:
             region.check()
-        with self._index.lock:
-            rows = self._index.region_rows([region.region_id for region in regions])
-            slots = [_slot_of(rows[region.region_id], region) for region in regions]
-            missing = [region for region, slot in zip(regions, slots, strict=True) if slot is None]
-            if missing:
-                raise _unknown(missing)
-            found = [slot for slot in slots if slot is not None]
-            # Pinned while the rows cannot change: the collector may free the slots from now on, not reuse them.
-            pins = self._files.pinned(found)
-            pins.__enter__()
-        try:
+        with ExitStack() as pins:
+            with self._index.lock:
+                rows = self._index.region_rows([region.region_id for region in regions])
+                slots = [_slot_of(rows[region.region_id], region) for region in regions]
+                missing = [region for region, slot in zip(regions, slots, strict=True) if slot is None]
+                if missing:
+                    raise _unknown(missing)
+                found = [slot for slot in slots if slot is not None]
+                # Pinned while the rows cannot change: the collector may free the slots from now on, not reuse them.
+                pins.enter_context(self._files.pinned(found))
             return [self._read(region, slot) for region, slot in zip(regions, found, strict=True)]
-        finally:
-            pins.__exit__(None, None, None)
 
     def locate(self, regions: Sequence[Region]) -> list[RegionRow | None]:
         """Where each region is, None for one that the store does not know with that length."""
@@ -199,11 +197,7 @@ class RegionUpload:
             batch.put(keys.orphan_key(keys.region_key(region.region_id)), stamp)
 
     def _release(self, slots: Mapping[Region, int]) -> None:
-        try:
-            self._files.free(slots.values())
-        except LooseLeafError as error:
-            if error.reason != "STORE_CLOSED":
-                raise
+        self._files.free(slots.values())
         self._usage.give_back(sum(blocks_of(region.length_bytes) for region in slots))
 
 

@@ -13,7 +13,7 @@ from looseleaf.services.checkpoint_store.core import keys
 from looseleaf.services.checkpoint_store.core.rows import RegionRow, UnitRow
 from looseleaf.services.checkpoint_store.hosts import Hosts
 from looseleaf.services.checkpoint_store.index import StoreIndex
-from looseleaf.services.checkpoint_store.region_files import RegionFiles
+from looseleaf.services.checkpoint_store.region_files import RegionFiles, sync_folder
 from looseleaf.services.checkpoint_store.regions import Regions
 from looseleaf.services.checkpoint_store.sessions import Sessions
 from looseleaf.services.checkpoint_store.units import Units
@@ -66,7 +66,10 @@ def open_store(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     kv = open_kv(folder / "index", kind)
     try:
-        return Store(kv, folder, limits or StoreLimits(), clock or SystemClock())
+        store = Store(kv, folder, limits or StoreLimits(), clock or SystemClock())
+        # What is durable in the folders below is so only if they are found again.
+        sync_folder(folder)
+        return store
     except BaseException:
         kv.close()
         raise
