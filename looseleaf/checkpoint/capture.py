@@ -18,7 +18,7 @@ from looseleaf.checkpoint.labels import Labels
 from looseleaf.checkpoint.loaded_memory import LoadedMemory
 from looseleaf.checkpoint.manifest import Manifest
 from looseleaf.checkpoint.memory import Block, MemoryMap
-from looseleaf.checkpoint.paths import path_to
+from looseleaf.checkpoint.paths import attributes_of, path_to
 from looseleaf.checkpoint.pickler import PickleScope
 from looseleaf.checkpoint.stub import Stub, unit_id_of
 from looseleaf.checkpoint.walk import PLAIN, Graph, Walk
@@ -26,8 +26,10 @@ from looseleaf.ids import UnitId
 
 # A chain of objects is cut into units of about this many steps when one pickle cannot hold it.
 CHAIN_STEPS_MAX: Final = 60
-# How often the heads are chosen again because a unit was still too deep.
-DEPTH_ROUNDS_MAX: Final = 3
+# How often the heads are chosen again because a unit was still too deep or could not be made.
+ROUNDS_MAX: Final = 3
+# Objects of stuck units that become heads.
+_PARTS_MAX: Final = 10_000
 PROCESS_STATE: Final = "\0process"
 
 
@@ -61,10 +63,12 @@ def capture(
     """
     round_ = _Round(namespace, labels, base)
     cuts: set[int] = set()
-    for _ in range(DEPTH_ROUNDS_MAX):
+    for _ in range(ROUNDS_MAX):
         found = round_.run(roots, list(held), list(held_memory), cuts)
-        deep = [draft for draft in found.drafts.values() if draft.failure is not None and draft.failure.too_deep]
-        more = _cuts_within(found.graph, deep) - cuts
+        failed = [draft for draft in found.drafts.values() if draft.failure is not None]
+        more = _cuts_within(found.graph, [draft for draft in failed if draft.failure and draft.failure.too_deep])
+        more |= _parts_of(found.graph, [draft for draft in failed if draft.failure and draft.failure.cyclic])
+        more -= cuts
         if not more:
             break
         cuts |= more
@@ -88,6 +92,21 @@ def _cuts_within(graph: Graph, deep: list[Draft]) -> set[int]:
             if depths[node] % CHAIN_STEPS_MAX == 0:
                 cuts.add(id(graph.objects[node]))
     return cuts
+
+
+def _parts_of(graph: Graph, stuck: list[Draft]) -> set[int]:
+    """ids of the objects in units that could not be made in any order: those among them that can be filled later help."""
+    heads = {graph.node_of(draft.value) for draft in stuck}
+    if not heads:
+        return set()
+    nodes = [node for node in range(1, len(graph.objects)) if graph.heads[node] in heads][:_PARTS_MAX]
+    return {id(graph.objects[node]) for node in nodes if _can_be_filled(graph, node)}
+
+
+def _can_be_filled(graph: Graph, node: int) -> bool:
+    """False for immutable containers, and for attribute dicts: those are made with their objects."""
+    value = graph.objects[node]
+    return type(value) not in (tuple, frozenset) and attributes_of(graph.objects[graph.parents[node]]) is not value
 
 
 class _Round:
@@ -280,4 +299,4 @@ def _refuse_impossible(drafts: Mapping[UnitId, Draft], cycle: list[UnitId]) -> N
         if len(stuck) > 1:
             for unit_id in stuck:
                 text = "objects that are each an argument of the other's construction cannot be made again"
-                drafts[unit_id].failure = Failure("CYCLIC_CONSTRUCTION", text, drafts[unit_id].value)
+                drafts[unit_id].failure = Failure("CYCLIC_CONSTRUCTION", text, drafts[unit_id].value, cyclic=True)

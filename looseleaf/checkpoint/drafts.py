@@ -30,6 +30,7 @@ class Failure:
     detail: str
     culprit: Any
     too_deep: bool = False
+    cyclic: bool = False
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ import sys
 import weakref
 from typing import Any
 
-from looseleaf.checkpoint.memory import CPU, Block, active_backend
+from looseleaf.checkpoint.memory import CPU, Block, active_backend, address_of_bytes, array_bounds
 from looseleaf.errors import PreconditionFailed
 from looseleaf.ids import PayloadId
 
@@ -16,7 +16,8 @@ from looseleaf.ids import PayloadId
 class LoadedMemory:
     """`size_bytes` of memory on `device`, seen by arrays as a buffer and by tensors as storages.
 
-    Host memory is `exporter`, any object with a writable buffer; views keep it alive, this object need not live on.
+    Host memory is `exporter`, any object with a writable buffer, or else belongs to a torch storage; views keep it alive,
+    this object need not live on.
     """
 
     def __init__(self, exporter: Any, size_bytes: int, device: str = CPU, payload_id: PayloadId | None = None) -> None:
@@ -32,27 +33,39 @@ class LoadedMemory:
         exporter = (ctypes.c_char * size_bytes).from_buffer(mapped) if size_bytes else bytearray()
         return cls(exporter, size_bytes, device, payload_id)
 
-    @property
-    def exporter(self) -> Any:
-        """What holds the memory; it lives as long as any view."""
-        return self._exporter
+    @classmethod
+    def of_storage(cls, storage: Any) -> LoadedMemory:
+        """Host memory that belongs to torch's allocator, as a fresh tensor's does: `resize_` and `out=` work on it."""
+        made = cls(None, storage.nbytes())
+        made.add_storage(0, storage)
+        return made
 
     @property
     def address(self) -> int:
         """Address of the first byte of host memory."""
         if not self.size_bytes:
             return 0
+        if self._exporter is None:
+            return int(self._storages[0, self.size_bytes].data_ptr())
         return ctypes.addressof(ctypes.c_char.from_buffer(self._exporter))
+
+    def owners(self) -> list[Any]:
+        """What the memory lives by, each of them referable weakly."""
+        is_referable = isinstance(self._exporter, ctypes.Array)
+        return [*self._storages.values(), *([self._exporter] if is_referable and self.device == CPU else [])]
+
+    def array_buffer(self) -> Any:
+        """What numpy puts an array on; no ndarray, so that the array is its own base."""
+        if self.device != CPU:
+            raise PreconditionFailed("WRONG_DEVICE", f"an array cannot lie on {self.device}")
+        if self._exporter is None:
+            array = _fix_size(self._storages[0, self.size_bytes])
+            self._exporter = exporter_at(self.address, self.size_bytes, [array])
+        return self._exporter
 
     def storages(self) -> list[Any]:
         """The torch storages that were made over this memory."""
         return list(self._storages.values())
-
-    def array_buffer(self) -> Any:
-        """What numpy puts an array on."""
-        if self.device != CPU:
-            raise PreconditionFailed("WRONG_DEVICE", f"an array cannot lie on {self.device}")
-        return self._exporter
 
     def storage(self, offset: int, size_bytes: int) -> Any:
         """The torch storage over [offset, offset + size_bytes); the same object for the same range."""
@@ -69,7 +82,8 @@ class LoadedMemory:
         torch: Any = importlib.import_module("torch")
         if size_bytes == 0:
             return torch.UntypedStorage(0)
-        on_host = torch.frombuffer(self._exporter, dtype=torch.uint8, count=size_bytes, offset=offset).untyped_storage()
+        buffer = self._exporter if self._exporter is not None else self.array_buffer()
+        on_host = torch.frombuffer(buffer, dtype=torch.uint8, count=size_bytes, offset=offset).untyped_storage()
         if self.device == CPU:
             return on_host
         backend = active_backend()
@@ -78,6 +92,14 @@ class LoadedMemory:
                 "DEVICE_ABSENT", f"the value lives on {self.device}, and no devices are set up here", device=self.device
             )
         return backend.to_device(on_host, self.device)
+
+
+def exporter_at(address: int, size_bytes: int, owners: list[Any]) -> Any:
+    """A buffer over memory that `owners` keep alive for as long as any view of it lives."""
+    exporter = (ctypes.c_char * size_bytes).from_address(address)
+    # ctypes does not know who owns the memory; an attribute of the array lives as long as every view of it.
+    exporter._looseleaf_owners = owners  # type: ignore[attr-defined]
+    return exporter
 
 
 class Home:
@@ -102,10 +124,14 @@ class Home:
         storages = loaded.storages()
         on_host = loaded.device == CPU
         address = loaded.address if on_host else min([s.data_ptr() for s in storages], default=0)
-        owners = [*storages, *([loaded.exporter] if on_host and loaded.size_bytes else [])]
-        home = cls(loaded.device, address, loaded.size_bytes, "memory", owners)
+        home = cls(loaded.device, address, loaded.size_bytes, "memory", loaded.owners())
         home._held = loaded
         return home
+
+    @classmethod
+    def of_bytes(cls, value: bytes | bytearray) -> Home:
+        """A byte string that a restore has made; one object holds it, so it is never mapped a second time."""
+        return cls(CPU, address_of_bytes(value), len(value), type(value).__name__, [])
 
     @property
     def key(self) -> tuple[str, int, int, str]:
@@ -119,27 +145,50 @@ class Home:
 
     def is_alive(self) -> bool:
         """True if the memory is still the one it was."""
-        return self._held is not None or any(owner() is not None for owner in self._owners)
+        return self._held is not None or bool(self._living_owners())
+
+    def _living_owners(self) -> list[Any]:
+        owners = [owner for owner in (reference() for reference in self._owners) if owner is not None]
+        # A storage or array that was resized since may have moved and left this memory to others.
+        return [owner for owner in owners if self._holds(*_bounds_of(owner))]
+
+    def _holds(self, start: int, end: int) -> bool:
+        return self.address <= start and end <= self.address + self.size_bytes
 
     def loaded(self) -> LoadedMemory | None:
         """The memory, for more objects to be made on it; None if it is gone."""
         if self._held is not None:
             return self._held
-        owners = [owner for owner in (reference() for reference in self._owners) if owner is not None]
+        owners = self._living_owners()
         if not owners or self.kind != "memory":
             return None
-        exporter = (ctypes.c_char * self.size_bytes).from_address(self.address)
-        # ctypes does not know who owns the memory; an attribute of the array lives as long as every view of it.
-        exporter._looseleaf_owners = owners  # type: ignore[attr-defined]
-        made = LoadedMemory(exporter, self.size_bytes, self.device)
+        made = LoadedMemory(exporter_at(self.address, self.size_bytes, owners), self.size_bytes, self.device)
         for owner in owners:
             if hasattr(owner, "data_ptr"):
                 made.add_storage(owner.data_ptr() - self.address, owner)
+                if self.device == CPU:
+                    _fix_size(owner)
         return made
 
     def hold(self, wanted: bool) -> None:
         """Keeps the memory alive, or leaves that to its users."""
         self._held = self.loaded() if wanted else None
+
+
+def _fix_size(storage: Any) -> Any:
+    """An array over the storage, which may not be resized from now on: others know its memory by its address."""
+    torch: Any = importlib.import_module("torch")
+    return torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+
+
+def _bounds_of(owner: Any) -> tuple[int, int]:
+    if hasattr(owner, "data_ptr"):
+        return owner.data_ptr(), owner.data_ptr() + owner.nbytes()
+    if hasattr(owner, "__array_interface__"):
+        return array_bounds(owner)
+    if isinstance(owner, LoadedMemory):
+        return owner.address, owner.address + owner.size_bytes
+    return ctypes.addressof(owner), ctypes.addressof(owner) + ctypes.sizeof(owner)
 
 
 def loaded_memory(source: Any) -> LoadedMemory:
@@ -154,10 +203,6 @@ def inline_memory(data: bytes, device: str) -> LoadedMemory:
     torch = sys.modules.get("torch")
     if torch is None or device != CPU:
         return LoadedMemory(bytearray(data), len(data), device)
-    # Small memory belongs to torch's allocator, as a fresh tensor's does: then `resize_` and `out=` work on it.
     storage = torch.UntypedStorage(len(data))
-    tensor = torch.empty(0, dtype=torch.uint8).set_(storage)
-    tensor.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
-    made = LoadedMemory(tensor.numpy(), len(data), device)
-    made.add_storage(0, storage)
-    return made
+    torch.empty(0, dtype=torch.uint8).set_(storage).copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+    return LoadedMemory.of_storage(storage)

@@ -117,7 +117,7 @@ class MemoryMap:
     def note_bytes(self, value: bytes | bytearray) -> None:
         """A byte string: its own owner and user."""
         if len(value):
-            start = _address_of_bytes(value)
+            start = address_of_bytes(value)
             self._record_of(value, CPU, start, start + len(value)).users.append(value)
 
     def note_held(self, loaded: LoadedMemory) -> None:
@@ -224,7 +224,8 @@ def outermost(array: Any, ndarray: type) -> Any:
     return array
 
 
-def _address_of_bytes(value: bytes | bytearray) -> int:
+def address_of_bytes(value: bytes | bytearray) -> int:
+    """Where the first byte lies."""
     if isinstance(value, bytearray):
         return ctypes.addressof(ctypes.c_char.from_buffer(value))
     return ctypes.cast(ctypes.c_char_p(value), ctypes.c_void_p).value or 0

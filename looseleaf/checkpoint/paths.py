@@ -52,7 +52,7 @@ def _steps(way: list[Any]) -> str:
     # What the last object was reached as: the attributes, or the closure, of the one before.
     owner: Any = None
     for above, below in pairwise(way):
-        if _attributes(above) is below or (isinstance(above, types.FunctionType) and above.__closure__ is below):
+        if attributes_of(above) is below or (isinstance(above, types.FunctionType) and above.__closure__ is below):
             owner = above
             continue
         text += _step_into_function(owner, below) if isinstance(owner, types.FunctionType) else _step(above, below, owner)
@@ -62,7 +62,8 @@ def _steps(way: list[Any]) -> str:
     return text
 
 
-def _attributes(value: Any) -> Any:
+def attributes_of(value: Any) -> Any:
+    """The dict of an object's attributes, None if it has none; runs no code of its class."""
     try:
         return object.__getattribute__(value, "__dict__")
     except AttributeError:
@@ -100,7 +101,7 @@ def _step_into_function(function: types.FunctionType, below: Any) -> str:
 
 
 def _step_into_object(above: Any, below: Any) -> str:
-    attributes = _attributes(above)
+    attributes = attributes_of(above)
     for name, value in list(attributes.items()) if attributes is not None else ():
         if value is below:
             return f".{name}"

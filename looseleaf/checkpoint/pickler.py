@@ -197,4 +197,12 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
         reduced = value.__reduce_ex__(PROTOCOL)
         if not isinstance(reduced, tuple) or len(reduced) < 3 or reduced[2] is not attributes:
             return NotImplemented
+        if not _can_adopt_dict(type(value)):
+            raise PreconditionFailed("SHARED_ATTRIBUTES", "another variable holds the dict of its attributes")
         return (*reduced[:2], attributes, *(*reduced[3:5], None, None)[:2], rebuild.adopt_dict)
+
+
+def _can_adopt_dict(kind: type) -> bool:
+    """True if instances of `kind` may be given another dict of attributes."""
+    found = next((vars(base)["__dict__"] for base in kind.__mro__ if "__dict__" in vars(base)), None)
+    return isinstance(found, types.GetSetDescriptorType)

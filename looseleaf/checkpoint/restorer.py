@@ -121,7 +121,9 @@ class Restorer:
         labels, manifest = self._tracker.labels, self._manifest
         atoms = set(labels.atoms.values())
         for payload_id, memory in loader.memory.items():
-            if isinstance(memory, LoadedMemory) and labels.live(payload_id) is None:
+            if not isinstance(memory, LoadedMemory):
+                labels.set_home(payload_id, Home.of_bytes(memory))
+            elif labels.live(payload_id) is None:
                 labels.set_home(payload_id, Home.of_loaded(memory))
         for unit_id, value in loader.loaded.items():
             if unit_id == manifest.process_state or unit_id in atoms:

@@ -192,3 +192,38 @@ class Nursery:
         self._process.wait(timeout=30)
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+
+class MemoryIO(DirectoryIO):
+    """The same without files, for properties that are tried many times."""
+
+    def __init__(self) -> None:
+        self.units: dict[bytes, bytes] = {}
+        self.regions: dict[bytes, bytes] = {}
+        self.versions: list[bytes] = []
+
+    def have_regions(self, refs):
+        return [i for i, ref in enumerate(refs) if ref.region_id not in self.regions]
+
+    def put_regions(self, items):
+        self.regions.update((ref.region_id, bytes(data)) for ref, data in items)
+
+    def put_units(self, items):
+        self.units.update(items)
+
+    def commit(self, manifest_bytes, parent, epoch, execution_id):
+        if len(self.versions) != parent:
+            raise Conflict("MANIFEST_MOVED", "somebody else was first")
+        self.versions.append(manifest_bytes)
+        return len(self.versions)
+
+    def manifest(self, version):
+        version = version or len(self.versions)
+        head = {"version": version, "epoch": 1, "durable_version": 0}
+        return head, self.versions[version - 1] if 0 < version <= len(self.versions) else None
+
+    def fetch_units(self, hashes):
+        return {unit_hash: self.units[unit_hash] for unit_hash in hashes}
+
+    def map_regions(self, refs):
+        return bytearray(b"".join(self.regions[ref.region_id] for ref in refs))

@@ -1,0 +1,226 @@
+"""Save and restore give back the same graph, aliases and cycles included; partial restores merge."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import numpy as np
+import torch
+from checkpoint_nursery import MemoryIO
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from looseleaf.checkpoint.process_state import ProcessState
+from looseleaf.checkpoint.tracker import StateTracker
+
+KINDS = ["list", "dict", "tuple", "object", "array", "view", "tensor", "tensor_view", "set", "bytes"]
+
+
+def make_tracker(namespace: dict[str, Any], io: MemoryIO) -> StateTracker:
+    tracker = StateTracker(namespace, io, session_id="s", epoch=1, hidden=lambda name: name.startswith("__"))
+    # The state of the test process itself is none of these tests' business.
+    tracker.process = _NoProcess()
+    return tracker
+
+
+class _NoProcess(ProcessState):
+    def read(self, last, patches):
+        return {"patches": {}, "warnings": []}, []
+
+    def apply(self, record, *, before_objects):
+        return []
+
+
+class Names(dict[str, Any]):
+    """A namespace whose text, which hypothesis wants of every failure, stays short."""
+
+    def __repr__(self) -> str:
+        return "{" + ", ".join(f"{name}: {str(value)[:200]}" for name, value in self.items()) + "}"
+
+
+@st.composite
+def graphs(draw):
+    """A namespace of objects of all kinds that refer to each other at random, cycles included."""
+    nodes: list[Any] = []
+    for index in range(draw(st.integers(1, 14))):
+        kind = draw(st.sampled_from(KINDS))
+        earlier = [nodes[i] for i in draw(st.lists(st.integers(0, max(0, index - 1)), max_size=3)) if nodes]
+        nodes.append(_make(kind, earlier, index, draw(st.booleans())))
+    for _ in range(draw(st.integers(0, 14))):
+        source, target = draw(st.sampled_from(nodes)), draw(st.sampled_from(nodes))
+        _link(source, target, draw(st.integers(0, 3)))
+    names = draw(st.lists(st.sampled_from(nodes), min_size=1, max_size=6))
+    return Names({f"v{i}": node for i, node in enumerate(names)})
+
+
+def _make(kind: str, earlier: list[Any], index: int, big: bool) -> Any:
+    size = 9000 if big else 7
+    arrays = [e for e in earlier if isinstance(e, np.ndarray)]
+    tensors = [e for e in earlier if isinstance(e, torch.Tensor)]
+    if kind == "view" and arrays:
+        return arrays[0][1 : 1 + len(arrays[0]) // 2][::-1]
+    if kind == "tensor_view" and tensors:
+        return tensors[0][len(tensors[0]) // 3 :]
+    if kind == "tensor_view" and arrays and arrays[0].strides[0] > 0:
+        return torch.from_numpy(arrays[0])
+    if kind in ("array", "view"):
+        return np.arange(size, dtype=np.float64) + index
+    if kind in ("tensor", "tensor_view"):
+        return torch.arange(size, dtype=torch.float64) + index
+    if kind == "tuple":
+        return (index, *earlier)
+    if kind == "object":
+        return types.SimpleNamespace(index=index, kept=earlier)
+    if kind == "dict":
+        return {"index": index, **{f"e{i}": e for i, e in enumerate(earlier)}}
+    if kind == "set":
+        return {index, "text", *(e for e in earlier if isinstance(e, torch.Tensor))}
+    return bytes([index]) * (5 if not big else 2 << 20) if kind == "bytes" else [index, *earlier]
+
+
+def _link(source: Any, target: Any, key: int) -> None:
+    if isinstance(source, list):
+        source.append(target)
+    elif isinstance(source, dict):
+        source[f"k{key}"] = target
+    elif isinstance(source, types.SimpleNamespace):
+        setattr(source, f"a{key}", target)
+
+
+def assert_same_graph(first: dict[str, Any], second: dict[str, Any]) -> None:
+    """Equal values in equal shape: two places hold one object here exactly if they hold one there."""
+    there: dict[int, Any] = {}
+    here: dict[int, Any] = {}
+    memory: dict[int, int] = {}
+    assert list(first) == list(second)
+    todo = [(first[name], second[name]) for name in first]
+    while todo:
+        a, b = todo.pop()
+        assert type(a) is type(b)
+        if isinstance(a, (int, str, type(None), float)):
+            assert a == b
+            continue
+        if isinstance(a, bytes):
+            assert a == b
+            continue
+        if id(a) in there or id(b) in here:
+            assert there.get(id(a)) is b
+            assert here.get(id(b)) is a
+            continue
+        there[id(a)], here[id(b)] = b, a
+        if isinstance(a, (list, tuple)):
+            assert len(a) == len(b)
+            todo.extend(zip(a, b, strict=True))
+        elif isinstance(a, dict):
+            assert list(a) == list(b)
+            todo.extend((a[key], b[key]) for key in a)
+        elif isinstance(a, types.SimpleNamespace):
+            todo.append((vars(a), vars(b)))
+            there.pop(id(vars(a)), None)
+        elif isinstance(a, set):
+            assert len(a) == len(b)
+            assert {x for x in a if not isinstance(x, torch.Tensor)} == {x for x in b if not isinstance(x, torch.Tensor)}
+        else:
+            _compare_memory(a, b, memory)
+
+
+def _compare_memory(a: Any, b: Any, memory: dict[int, int]) -> None:
+    if isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype
+        assert a.stride() == b.stride()
+        assert a.tolist() == b.tolist()
+        place, other = a.data_ptr(), b.data_ptr()
+    else:
+        assert (a.dtype, a.strides, a.flags.writeable) == (b.dtype, b.strides, b.flags.writeable)
+        assert np.array_equal(a, b)
+        place, other = a.ctypes.data, b.ctypes.data
+    assert memory.setdefault(place, other) == other
+
+
+fewer = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+@fewer
+@given(graphs())
+def test_save_and_restore_give_the_same_graph(namespace):
+    io = MemoryIO()
+    report = make_tracker(namespace, io).save("x")
+    assert report.unsaved == ()
+    restored: dict[str, Any] = {}
+    tracker = make_tracker(restored, io)
+    tracker.restore(list(namespace))
+    assert_same_graph(namespace, restored)
+    again = tracker.save("y")
+    assert again.dirty_regions == 0
+    # The order of a set depends on how it grew; everything else is pickled to the same bytes.
+    assert again.units_written == 0 or b"\x8f" in b"".join(io.units.values())
+
+
+@fewer
+@given(graphs(), st.data())
+def test_restore_in_two_parts_gives_the_same_graph(namespace, data):
+    io = MemoryIO()
+    make_tracker(namespace, io).save("x")
+    restored: dict[str, Any] = {}
+    tracker = make_tracker(restored, io)
+    tracker.restore(data.draw(st.lists(st.sampled_from(list(namespace)), max_size=3)))
+    if data.draw(st.booleans()):
+        tracker.save("y")
+    tracker.restore(list(namespace))
+    assert_same_graph(namespace, restored)
+
+
+def _containers(values: list[Any]) -> list[Any]:
+    """Mutable things that `values` reach, in an order that depends on the graph's shape only."""
+    seen: dict[int, Any] = {}
+    todo = list(reversed(values))
+    while todo:
+        value = todo.pop()
+        if id(value) in seen:
+            continue
+        if isinstance(value, (list, dict, types.SimpleNamespace, tuple)):
+            seen[id(value)] = value
+            inner = vars(value) if isinstance(value, types.SimpleNamespace) else value
+            todo.extend(reversed(list(inner.values() if isinstance(inner, dict) else inner)))
+        elif isinstance(value, (np.ndarray, torch.Tensor)):
+            seen[id(value)] = value
+    return [value for value in seen.values() if not isinstance(value, tuple)]
+
+
+def _mutate(value: Any, number: int, share: Any) -> None:
+    if isinstance(value, (np.ndarray, torch.Tensor)):
+        if len(value):
+            value[number % len(value)] = number
+    else:
+        _link(value, share if number % 3 == 0 else number, number % 4)
+
+
+@fewer
+@given(graphs(), st.data())
+def test_partial_restores_mutations_and_saves_merge(namespace, data):
+    io = MemoryIO()
+    make_tracker(namespace, io).save("x")
+    holders: dict[int, tuple[dict[str, Any], StateTracker]] = {}
+    for step in range(data.draw(st.integers(1, 4))):
+        which = data.draw(st.integers(0, 1))
+        if which not in holders:
+            live: dict[str, Any] = {}
+            holders[which] = (live, make_tracker(live, io))
+        live, tracker = holders[which]
+        names = data.draw(st.lists(st.sampled_from(list(namespace)), min_size=1, max_size=3, unique=True))
+        tracker.restore(names, version=len(io.versions))
+        here, there = _containers([live[n] for n in names]), _containers([namespace[n] for n in names])
+        assert len(here) == len(there)
+        for number in data.draw(st.lists(st.integers(1, 40), max_size=4)):
+            if here:
+                at = number % len(here)
+                _mutate(here[at], number + step, here[number % 7 % len(here)])
+                _mutate(there[at], number + step, there[number % 7 % len(there)])
+        if len(names) > 1 and data.draw(st.booleans()) and len(namespace) > 1:
+            del live[names[0]], namespace[names[0]]
+        tracker.save(f"y{step}")
+    final: dict[str, Any] = {}
+    make_tracker(final, io).restore(list(namespace))
+    assert_same_graph(namespace, {name: final[name] for name in namespace})
+    assert set(final) == set(namespace)

@@ -1,0 +1,102 @@
+"""A notebook that trains, its cells spread over processes, ends bit for bit as in one process."""
+
+from __future__ import annotations
+
+import pytest
+
+CELLS = [
+    """
+import copy, random
+import numpy as np, torch
+from torch import nn
+torch.manual_seed(0); np.random.seed(0); random.seed(0)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.emb = nn.Embedding(50, 32)
+        self.body = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(.3), nn.Linear(64, 32))
+        self.head = nn.Linear(32, 50, bias=False)
+        self.head.weight = self.emb.weight
+    def forward(self, x):
+        return self.head(self.body(self.emb(x)))
+history = []
+def log(step, loss): history.append((step, loss.item()))
+""",
+    """
+net = Net(); ema = copy.deepcopy(net)
+opt = torch.optim.AdamW(net.parameters(), lr=1e-2, fused=False)
+sched = torch.optim.lr_scheduler.StepLR(opt, 2, .5)
+data = torch.randint(0, 50, (256,))
+""",
+    """
+def step(n):
+    for i in range(n):
+        batch = data[torch.randperm(256)[:64]]
+        loss = nn.functional.cross_entropy(net(batch), batch)
+        opt.zero_grad(); loss.backward(); opt.step(); sched.step()
+        with torch.no_grad():
+            for a, b in zip(ema.parameters(), net.parameters()): a.lerp_(b, .1)
+        log(len(history), loss)
+step(3)
+""",
+    "step(2); noise = np.random.rand(3) + random.random()",
+    "net.head.weight.data.mul_(.9); step(2)",
+    "final = [p.detach().clone() for p in [*net.parameters(), *ema.parameters(), *net.buffers()]]; draw = torch.rand(2)",
+]
+ANSWER = """
+import hashlib
+h = hashlib.sha256()
+cell("__v = [t.detach().numpy().tobytes() for t in (*net.state_dict().values(), *ema.state_dict().values(), *final, draw)]; "
+     "__v += [s.numpy().tobytes() if hasattr(s, 'numpy') else repr(s).encode() for g in opt.state_dict()['state'].values() for s in g.values()]")
+for b in check("__v"): h.update(b)
+result = [h.hexdigest(), check("history"), check("noise.tolist()"), check("net.head.weight is net.emb.weight"),
+          check("opt.param_groups[0]['params'][0] is net.emb.weight"), check("sched.optimizer is opt"), check("sched.get_last_lr()")]
+"""
+
+
+def test_training_over_three_processes_equals_one_process(process, nursery, tmp_path):
+    expected = nursery.run(tmp_path / "alone", "".join(f"cell({cell!r})\n" for cell in CELLS) + ANSWER)
+    process(f"cell({CELLS[0]!r}); save(); cell({CELLS[1]!r}); save()")
+    process(f"restore('step', 'net', 'opt', 'data', 'sched', 'ema', 'log', 'nn', 'torch'); cell({CELLS[2]!r}); save()")
+    process(f"restore('step', 'np', 'random'); cell({CELLS[3]!r}); save()")
+    process(f"restore('step', 'net'); cell({CELLS[4]!r}); save()")
+    actual = process(f"restore_all(); cell({CELLS[5]!r}); save()\n" + ANSWER)
+    assert actual == expected
+
+
+@pytest.mark.parametrize("subset", ["net", "opt", "sched"])
+def test_training_objects_restored_alone_and_joined_later_are_tied(process, subset):
+    process(f"cell({CELLS[0]!r}); cell({CELLS[1]!r}); cell({CELLS[2]!r}); save()")
+    result = process(f"""
+restore({subset!r}); save(); restore_all()
+cell("net.train(); step(1)")
+result = check("[net.head.weight is net.emb.weight, opt.param_groups[0]['params'][0] is net.emb.weight, sched.optimizer is opt, len(history)]")
+""")
+    assert result == [True, True, True, 4]
+
+
+def test_training_on_a_virtual_gpu_moves_with_its_device(process):
+    process("""
+from looseleaf import devices
+devices.install("worker", "emulated", 1)
+devices.attach([0])
+cell('''
+import torch
+from torch import nn
+torch.manual_seed(0)
+net = nn.Linear(300, 300).cuda(); opt = torch.optim.Adam(net.parameters()); x = torch.ones(4, 300, device="cuda"); y = x[1:]; host = torch.ones(3)
+net(x).sum().backward(); opt.step()
+''')
+save()
+header = tracker.manifest.closure(["net"])
+assert {tracker.manifest.payloads[p].device for p in header.payloads} == {"cuda:0"}, tracker.manifest.payloads
+""")
+    result = process("""
+from looseleaf import devices
+devices.install("worker", "emulated", 1)
+devices.attach([0])
+restore_all()
+cell("y[0] = 5.; out = net(x).sum(); opt.step()")
+result = check("[str(net.weight.device), str(x.device), str(host.device), float(x[1, 0]), str(opt.state[net.weight]['exp_avg'].device), out.device.type, x.is_cuda]")
+""")
+    assert result == ["cuda:0", "cuda:0", "cpu", 5.0, "cuda:0", "cuda", True]
