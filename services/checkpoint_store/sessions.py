@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from looseleaf.errors import CapacityExceeded, Corrupt, InvalidArgument, NotFound
+from looseleaf.errors import CapacityExceeded, Corrupt, NotFound
 from looseleaf.ids import check_id
 from looseleaf.kv import Batch
 from looseleaf.services.checkpoint_store.core import keys
@@ -13,7 +13,8 @@ from looseleaf.services.checkpoint_store.core.references import count_runs
 from looseleaf.services.checkpoint_store.core.rows import SessionRow, TombstoneRow
 from looseleaf.services.checkpoint_store.index import Chained, StoreIndex
 
-TITLE_CHARS_MAX: Final = 1_024
+# A list of LIST_MAX sessions, each with the longest title, must fit into one message.
+TITLE_CHARS_MAX: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,26 +42,26 @@ class Sessions:
     def open(self, session_id: str, *, create: bool, raise_epoch: bool, title: str) -> SessionRow:
         """The session as it stands afterwards; durable when this returns.
 
-        A new session begins with epoch 1, or above the epoch of a deleted one of that name.
-        Raises InvalidArgument `ID_MALFORMED` or `TITLE_TOO_LONG`, NotFound `SESSION_UNKNOWN`, CapacityExceeded
-        `SESSIONS_FULL`.
+        A new session begins with epoch 1, or above the epoch of a deleted one of that name. Of a long title, often a
+        path, the last TITLE_CHARS_MAX characters are kept.
+        Raises InvalidArgument `ID_MALFORMED`, NotFound `SESSION_UNKNOWN`, CapacityExceeded `SESSIONS_FULL`.
         """
         check_id("session", session_id)
-        if len(title) > TITLE_CHARS_MAX:
-            raise InvalidArgument("TITLE_TOO_LONG", f"a title has at most {TITLE_CHARS_MAX} characters")
+        title = title[-TITLE_CHARS_MAX:]
         batch = Batch()
         with self._index.lock:
+            known: SessionRow | None = None
             is_new = create and self._index.kv.get(keys.session_key(session_id)) is None
             if is_new:
                 row = self._new(batch, session_id, title)
             else:
                 known = self._index.session(session_id)
                 row = replace(known, epoch=known.epoch + raise_epoch, title=title or known.title)
-                if row == known:
-                    return row
-            batch.put(keys.session_key(session_id), row.encode())
-            self._index.kv.write(batch)
+            if row != known:
+                batch.put(keys.session_key(session_id), row.encode())
+                self._index.kv.write(batch)
             self._count += is_new
+        # Also if nothing changed: the call that changed it may have failed after its write.
         self._index.kv.flush()
         return row
 
@@ -98,7 +99,7 @@ class Sessions:
         return chain[::-1][:limit]
 
     def delete(self, session_id: str, request_id: str) -> None:
-        """Removes the session with all versions; the collector frees what only they named.
+        """Removes the session with all versions; the collector frees what only they named. Durable when this returns.
 
         A repeat with the same request id succeeds. Raises InvalidArgument `ID_MALFORMED`, NotFound `SESSION_UNKNOWN`.
         """
@@ -108,11 +109,11 @@ class Sessions:
             try:
                 session = self._index.session(session_id)
             except NotFound:
-                if tombstone is not None and TombstoneRow.decode(tombstone).request_id == request_id:
-                    return
-                raise
-            self._index.kv.write(self._deletion(session_id, session, request_id))
-            self._count -= 1
+                if tombstone is None or TombstoneRow.decode(tombstone).request_id != request_id:
+                    raise
+            else:
+                self._index.kv.write(self._deletion(session_id, session, request_id))
+                self._count -= 1
         self._index.kv.flush()
 
     def _new(self, batch: Batch, session_id: str, title: str) -> SessionRow:

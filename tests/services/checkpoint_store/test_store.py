@@ -13,9 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from looseleaf.clock import ManualClock
 from looseleaf.dirty_tracker import hash128
-from looseleaf.errors import CapacityExceeded, Conflict, InvalidArgument, NotFound, PreconditionFailed
+from looseleaf.errors import CapacityExceeded, Conflict, InvalidArgument, NotFound, PreconditionFailed, Unavailable
 from looseleaf.services.checkpoint_store.core.references import VersionRefs
 from looseleaf.services.checkpoint_store.regions import Region
+from looseleaf.services.checkpoint_store.sessions import TITLE_CHARS_MAX
 from looseleaf.services.checkpoint_store.store import Store, StoreLimits, open_store
 from looseleaf.services.checkpoint_store.verifier import verify_index
 
@@ -270,6 +271,37 @@ def test_session_limit_refuses_new_sessions_only(tmp_path: Path) -> None:
     store.sessions.delete("s1", "r1")
     Saver(store, "s2")
     store.close()
+
+
+def test_long_title_keeps_its_end_and_never_keeps_a_person_from_the_session(store: Store) -> None:
+    row = store.sessions.open("s1", create=True, raise_epoch=False, title="/home/" + "x" * 5_000 + "/a.ipynb")
+    assert len(row.title) == TITLE_CHARS_MAX
+    assert row.title.endswith("/a.ipynb")
+
+
+@pytest.mark.parametrize("call", ["open", "delete"])
+def test_repeat_of_a_change_whose_flush_failed_flushes_again(
+    store: Store, saver: Saver, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    flushes: list[str] = []
+
+    def change() -> None:
+        if call == "open":
+            store.sessions.open("s1", create=True, raise_epoch=False, title="new")
+        else:
+            store.sessions.delete("s1", "r1")
+
+    def fail() -> None:
+        flushes.append("failed")
+        raise Unavailable("KV_IO", "the disk failed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.index.kv, "flush", fail)
+        with pytest.raises(Unavailable, match="KV_IO"):
+            change()
+    monkeypatch.setattr(store.index.kv, "flush", lambda: flushes.append("done"))
+    change()
+    assert flushes == ["failed", "done"]
 
 
 NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True, max_size=4)
