@@ -14,7 +14,7 @@ from looseleaf.rpc.service import Service
 from looseleaf.rpc.service_main import service_main
 from looseleaf.services.checkpoint_store.metrics import StoreMetrics
 from looseleaf.services.checkpoint_store.servicer import CheckpointStoreServicer
-from looseleaf.services.checkpoint_store.store import Store, StoreLimits, open_store
+from looseleaf.services.checkpoint_store.store import StoreLimits, open_store
 from looseleaf.v1.checkpoint_store_pb2_grpc import add_CheckpointStoreServiceServicer_to_server
 
 log = get_logger()
@@ -35,7 +35,7 @@ async def build(service: Service[StoreConfig]) -> Sequence[Registration]:
     servicer = CheckpointStoreServicer(store, service.run_blocking, memory, metrics)
     # Registered last, so it runs first: nothing may use the database once it is closed.
     service.on_stop(servicer.drain)
-    service.start_task(collect_forever(service, store, metrics), name="garbage")
+    service.start_task(collect_forever(servicer, config.garbage_interval_s), name="garbage")
     log.info("store_opened", folder=str(config.data), sessions=store.sessions.count, used_bytes=store.usage.used_bytes)
     return [Registration(add_CheckpointStoreServiceServicer_to_server, servicer)]
 
@@ -52,16 +52,15 @@ def limits_of(config: StoreConfig) -> StoreLimits:
     )
 
 
-async def collect_forever(service: Service[StoreConfig], store: Store, metrics: StoreMetrics) -> None:
+async def collect_forever(servicer: CheckpointStoreServicer, interval_s: float) -> None:
     """Collects garbage at intervals; a run that fails is logged and tried again."""
     while True:
-        await asyncio.sleep(service.config.garbage_interval_s)
+        await asyncio.sleep(interval_s)
         try:
-            freed = await service.run_blocking(store.collector.collect)
+            freed = await servicer.collect()
         except LooseLeafError as error:
             log.warning("garbage_collection_failed", reason=error.reason, message=error.message)
             continue
-        metrics.collected(freed)
         log.info(
             "garbage_collected", versions_dropped=freed.versions_dropped, units_deleted=freed.units_deleted,
             regions_deleted=freed.regions_deleted,

@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from looseleaf.errors import InvalidArgument
+from looseleaf.logs import get_logger
 from looseleaf.rpc.dedupe import RequestMemory
+from looseleaf.services.checkpoint_store.collector import Collected
 from looseleaf.services.checkpoint_store.core.rows import SessionRow
 from looseleaf.services.checkpoint_store.metrics import StoreMetrics
 from looseleaf.services.checkpoint_store.regions import Region, RegionUpload
@@ -30,8 +32,12 @@ UNITS_BATCH_BYTES: Final = 4 * MIB
 UNITS_BATCH_MAX: Final = 1_024
 UNITS_READ_MAX: Final = 16
 REGIONS_BATCH_MAX: Final = 4
-# Region streams at once, each way; each holds REGIONS_BATCH_MAX regions in memory.
+# Streams at once, each way; each holds UNITS_BATCH_BYTES or UNITS_READ_MAX units in memory ...
+UNIT_STREAMS_MAX: Final = 32
+# ... or REGIONS_BATCH_MAX regions. What comes beyond waits for its turn within its deadline.
 REGION_STREAMS_MAX: Final = 16
+
+log = get_logger()
 
 
 class CheckpointStoreServicer(CheckpointStoreServiceServicer):
@@ -42,9 +48,19 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
         self._blocking = run_blocking
         self._memory = memory
         self._metrics = metrics
+        self._unit_puts = asyncio.Semaphore(UNIT_STREAMS_MAX)
+        self._unit_gets = asyncio.Semaphore(UNIT_STREAMS_MAX)
         self._uploads = asyncio.Semaphore(REGION_STREAMS_MAX)
         self._downloads = asyncio.Semaphore(REGION_STREAMS_MAX)
         self._aborting: set[asyncio.Future[None]] = set()
+        self._collecting = asyncio.Lock()
+
+    async def collect(self) -> Collected:
+        """One run of the collector; a second caller waits here, not on one of the few threads."""
+        async with self._collecting:
+            freed: Collected = await self._blocking(self._store.collector.collect)
+        self._metrics.collected(freed)
+        return freed
 
     async def drain(self) -> None:
         """Waits for what goes on after its call has ended; for `Service.on_stop`."""
@@ -65,23 +81,25 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
         stored = 0
         batch: list[tuple[bytes, bytes]] = []
         size_bytes = 0
-        async for request in request_iterator:
-            batch.append((request.unit.unit_hash, request.unit.data))
-            size_bytes += len(request.unit.data)
-            if size_bytes >= UNITS_BATCH_BYTES or len(batch) >= UNITS_BATCH_MAX:
-                stored += await self._blocking(self._store.units.put, batch)
-                batch, size_bytes = [], 0
-        stored += await self._blocking(self._store.units.put, batch)
+        async with self._unit_puts:
+            async for request in request_iterator:
+                batch.append((request.unit.unit_hash, request.unit.data))
+                size_bytes += len(request.unit.data)
+                if size_bytes >= UNITS_BATCH_BYTES or len(batch) >= UNITS_BATCH_MAX:
+                    stored += await self._blocking(self._store.units.put, batch)
+                    batch, size_bytes = [], 0
+            stored += await self._blocking(self._store.units.put, batch)
         return pb.PutUnitsResponse(stored=stored)
 
     async def GetUnits(self, request: pb.GetUnitsRequest, context: Any) -> AsyncIterator[pb.GetUnitsResponse]:
         hashes = list(request.unit_hashes)
         _check_count(hashes)
-        for start in range(0, len(hashes), UNITS_READ_MAX):
-            wanted = hashes[start : start + UNITS_READ_MAX]
-            units = await self._blocking(self._store.units.get, wanted)
-            for unit_hash, data in zip(wanted, units, strict=True):
-                yield pb.GetUnitsResponse(unit=cp.UnitBlob(unit_hash=unit_hash, data=data))
+        async with self._unit_gets:
+            for start in range(0, len(hashes), UNITS_READ_MAX):
+                wanted = hashes[start : start + UNITS_READ_MAX]
+                units = await self._blocking(self._store.units.get, wanted)
+                for unit_hash, data in zip(wanted, units, strict=True):
+                    yield pb.GetUnitsResponse(unit=cp.UnitBlob(unit_hash=unit_hash, data=data))
 
     async def CommitVersion(self, request: pb.CommitVersionRequest, context: Any) -> pb.CommitVersionResponse:
         # Not remembered by request id: the store itself knows a repeated commit by its execution and bytes, for good.
@@ -184,8 +202,7 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
 
     async def CollectGarbage(self, request: pb.CollectGarbageRequest, context: Any) -> pb.CollectGarbageResponse:
         async def work() -> pb.CollectGarbageResponse:
-            freed = await self._blocking(self._store.collector.collect)
-            self._metrics.collected(freed)
+            freed = await self.collect()
             return pb.CollectGarbageResponse(
                 versions_dropped=freed.versions_dropped, units_deleted=freed.units_deleted,
                 regions_deleted=freed.regions_deleted,
@@ -200,7 +217,13 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
     def _abort(self, upload: RegionUpload) -> None:
         task = asyncio.ensure_future(self._blocking(upload.abort))
         self._aborting.add(task)
-        task.add_done_callback(self._aborting.discard)
+        task.add_done_callback(self._aborted)
+
+    def _aborted(self, task: asyncio.Future[None]) -> None:
+        self._aborting.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Its slots and their bytes come back at the next start.
+            log.error("upload_not_aborted", exc_info=error)
 
 
 async def _region_batches(requests: AsyncIterator[pb.PutRegionsRequest]) -> AsyncIterator[list[tuple[Region, bytes]]]:

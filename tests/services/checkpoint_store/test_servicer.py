@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from looseleaf.dirty_tracker import hash128
 from looseleaf.errors import (
@@ -20,7 +21,11 @@ from looseleaf.errors import (
     PreconditionFailed,
 )
 from looseleaf.rpc.client import open_channel
+from looseleaf.rpc.dedupe import RequestMemory
 from looseleaf.rpc.store_client import RegionKey, StoreClient, region_chunks
+from looseleaf.services.checkpoint_store.metrics import StoreMetrics
+from looseleaf.services.checkpoint_store.servicer import CheckpointStoreServicer
+from looseleaf.services.checkpoint_store.store import Store
 from looseleaf.units import MIB, REGION_BYTES
 from looseleaf.v1 import checkpoint_store_pb2 as pb
 from looseleaf.v1.checkpoint_store_pb2_grpc import CheckpointStoreServiceStub
@@ -190,6 +195,23 @@ async def test_collector_counts_what_it_freed(make_server: MakeServer) -> None:
             await save(client, make_state(units=[f"{number}"], regions=[f"{number}"]), number, f"x{number}")
         freed = await client.collect_garbage()
         assert (freed.versions_dropped, freed.units_deleted, freed.regions_deleted) == (2, 2, 2)
+
+
+async def test_collections_asked_for_together_take_one_thread(store: Store) -> None:
+    running = most = 0
+
+    async def run_blocking(function: Callable[[], Any]) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return function()
+
+    metrics = StoreMetrics(CollectorRegistry(), store)
+    servicer = CheckpointStoreServicer(store, run_blocking, RequestMemory(), metrics)
+    await asyncio.gather(*(servicer.collect() for _ in range(5)))
+    assert most == 1
 
 
 async def test_malformed_requests_are_refused_by_reason(make_server: MakeServer) -> None:
