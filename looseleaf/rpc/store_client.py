@@ -30,6 +30,7 @@ NAMED_PER_CALL_MAX: Final = 50_000
 class StoreClient:
     """Calls over `channel`, which the caller closes. Every failure is a LooseLeafError; see the store for reasons.
 
+    While there is no store, all but `put_regions` wait up to `restart_patience_s` for it to come back.
     Calls that change something carry one request id through all their repeats, so that none happens twice.
     """
 
@@ -113,16 +114,27 @@ class StoreClient:
         return int(response.stored)
 
     async def get_regions(self, regions: Sequence[RegionKey]) -> AsyncIterator[tuple[bytes, int, bytes]]:
-        """(id, length, bytes) of each region on the store's disk, in order.
+        """(id, length, bytes) of each region on the store's disk, in order, each once.
 
         Raises NotFound `REGIONS_UNKNOWN`, Corrupt `CHECKSUM_MISMATCH`.
         """
         for part in _parts(regions):
-            request = pb.GetRegionsRequest(regions=map(_ref, part))
-            async with self._stub.GetRegions(request, timeout_s=STREAM_TIMEOUT_S) as stream:
-                async for message in stream:
-                    region = message.chunk.region
-                    yield region.region_id, region.length_bytes, message.chunk.data
+            received = 0
+            began_s = time.monotonic()
+            while received < len(part):
+                request = pb.GetRegionsRequest(regions=map(_ref, part[received:]))
+                try:
+                    async with self._stub.GetRegions(request, timeout_s=STREAM_TIMEOUT_S) as stream:
+                        async for message in stream:
+                            region = message.chunk.region
+                            yield region.region_id, region.length_bytes, message.chunk.data
+                            received += 1
+                            began_s = time.monotonic()
+                    break
+                except Unavailable:
+                    if time.monotonic() - began_s >= self._patience_s:
+                        raise
+                await asyncio.sleep(RESTART_RETRY_S)
 
     async def locate(self, regions: Sequence[RegionKey]) -> list[cp.RegionLocation]:
         """Where each region is, in order; an unknown one has no host and is not durable."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,14 @@ class Store(CheckpointStoreServiceServicer):
         self.counts.append(len(request.regions))
         return pb.LocateRegionsResponse(locations=[cp.RegionLocation(region=region) for region in request.regions])
 
+    async def GetRegions(self, request: pb.GetRegionsRequest, context: Any) -> AsyncIterator[pb.GetRegionsResponse]:
+        self.counts.append(len(request.regions))
+        for number, region in enumerate(request.regions):
+            if self.failures and number == 2:
+                self.failures -= 1
+                raise Unavailable("STORE_CLOSED", "stopping")
+            yield pb.GetRegionsResponse(chunk=cp.RegionChunk(region=region, data=region.region_id))
+
 
 async def serve(tmp_path: Path, store: Store) -> RpcServer:
     server = RpcServer(f"unix:{tmp_path}/s.sock")
@@ -50,12 +59,12 @@ async def serve(tmp_path: Path, store: Store) -> RpcServer:
 async def test_repeats_of_a_change_carry_one_request_id(tmp_path: Path) -> None:
     store = Store()
     server = await serve(tmp_path, store)
-    store.failures = 6
+    store.failures = 4  # all the attempts of the channel
     async with open_channel(server.address, peer="store") as channel:
         head = await StoreClient(channel).open_session("s1")
     await server.stop(0)
     assert head.epoch == 3
-    assert len(store.request_ids) == 7
+    assert len(store.request_ids) == 5
     assert len(set(store.request_ids)) == 1
 
 
@@ -75,6 +84,21 @@ async def test_many_regions_are_located_in_parts_and_in_order(tmp_path: Path) ->
     await server.stop(0)
     assert [item.region.region_id for item in found] == [region_id for region_id, _ in keys]
     assert store.counts == [NAMED_PER_CALL_MAX, 3]
+
+
+async def test_read_of_regions_goes_on_where_a_restart_cut_it_off(tmp_path: Path) -> None:
+    store = Store()
+    store.failures = 2
+    server = await serve(tmp_path, store)
+    keys = [(bytes([number]) * 16, 1) for number in range(6)]
+    async with open_channel(server.address, peer="store") as channel:
+        found = [(rid, length) async for rid, length, _ in StoreClient(channel).get_regions(keys)]
+        store.failures = 1
+        with pytest.raises(Unavailable, match="STORE_CLOSED"):
+            [item async for item in StoreClient(channel, restart_patience_s=0).get_regions(keys)]
+    await server.stop(0)
+    assert found == keys
+    assert store.counts == [6, 4, 2, 6]
 
 
 async def test_stream_begun_on_a_channel_that_closes_ends_with_an_error_of_ours(tmp_path: Path) -> None:
