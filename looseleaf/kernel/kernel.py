@@ -311,6 +311,13 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         if done.set_running_or_notify_cancel():
             done.set_result(None)
 
+    async def shell_channel_thread_main(self, msg: Any) -> None:
+        """On the thread that receives: a commit that nobody waits for gives way to a cell."""
+        _idents, parts = self.session.feed_identities(msg, copy=False)
+        if _message_type(parts) == "execute_request":
+            self.looseleaf.give_way.arrived()
+        await super().shell_channel_thread_main(msg)
+
     # -- control channel -------------------------------------------------------------------------------
 
     async def dispatch_control(self, msg: Any) -> None:

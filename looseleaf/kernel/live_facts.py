@@ -18,8 +18,8 @@ from looseleaf.checkpoint.stub import Stub
 from looseleaf.ids import UnitId
 from looseleaf.recipe.name_facts import UNKNOWN_NAME, NameFacts, Payload, facts_of_root
 
-# Objects that one derivation looks at, over all names: 1 to 2 ms. Beyond it a value counts as what was seen of it.
-OBJECTS_MAX: Final = 3000
+# Objects that one derivation looks at, over all names: 2 to 3 ms. Beyond it a value counts as what was seen of it.
+OBJECTS_MAX: Final = 1200
 # Of a large container the first items stand for the rest.
 ITEMS_MAX: Final = 64
 _PLAIN: Final = (bool, int, float, str, type(None))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from looseleaf.recipe.recipe import Recipe
@@ -26,7 +26,7 @@ def cell_report(
         "path": str(saved.get("path") or path),
         "closure": list(refreshed.get("names", recipe.names)),
         "live_names": int(refreshed.get("live_names", recipe.live_names)),
-        "packages": sorted({name.partition(".")[0] for name in refreshed.get("imports", recipe.imports)}),
+        "packages": packages_of(refreshed.get("imports", recipe.imports)),
         "prepare_ms": figures.get("prepare_ms"),
         "start_ms": figures.get("start_ms"),
         "run_s": figures.get("run_s", run_s),
@@ -45,3 +45,8 @@ def cell_report(
         "gpu": saved.get("gpu_index") if saved.get("pid") else None,
         "error": None if reply.get("status") == "ok" else {"ename": reply.get("ename"), "evalue": reply.get("evalue")},
     }
+
+
+def packages_of(modules: Iterable[str]) -> list[str]:
+    """The packages that modules belong to, without ours, which every process of a session has."""
+    return sorted({name.partition(".")[0] for name in modules} - {"looseleaf"})

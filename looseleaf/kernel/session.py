@@ -14,8 +14,9 @@ from looseleaf import devices
 from looseleaf.checkpoint.manifest import Manifest
 from looseleaf.checkpoint.tracker import StateTracker
 from looseleaf.errors import Conflict, LooseLeafError, PreconditionFailed, Unavailable
-from looseleaf.ids import Epoch, SessionId, Version, new_execution_id, new_session_id
+from looseleaf.ids import Epoch, ExecutionId, SessionId, Version, new_execution_id, new_session_id
 from looseleaf.kernel.commit_policy import CommitPolicy
+from looseleaf.kernel.give_way import GaveWay, GiveWay
 from looseleaf.kernel.link import DaemonLink, Welcome
 from looseleaf.kernel.live_facts import LiveFacts, SavedFacts
 from looseleaf.kernel.needs import refuse_device_reads, refuse_unsaved, stubs_to_load
@@ -37,6 +38,19 @@ async def on_thread(function: Callable[..., Any], *args: Any) -> Any:
     return await asyncio.get_running_loop().run_in_executor(None, function, *args)
 
 
+class _KernelStateIO(LinkStateIO):
+    """Tells when a commit is on its way: then the store may have it, whatever happens here."""
+
+    def __init__(self, link: ThreadedLink, on_commit: Callable[[], None]) -> None:
+        super().__init__(link)
+        self._on_commit = on_commit
+
+    def commit(self, manifest_bytes: bytes, parent: Version, epoch: Epoch, execution_id: ExecutionId) -> Version:
+        """See LinkStateIO."""
+        self._on_commit()
+        return super().commit(manifest_bytes, parent, epoch, execution_id)
+
+
 class KernelSession:
     """State, log and link of one notebook. Used on the kernel's main thread unless a method says otherwise."""
 
@@ -50,6 +64,7 @@ class KernelSession:
         self.runs = RunLog()
         self.commits = CommitPolicy()
         self.threads = LeftThreads()
+        self.give_way = GiveWay()
         self.tracker: StateTracker | None = None
         self._namespace = namespace
         self._hidden = hidden
@@ -99,7 +114,7 @@ class KernelSession:
         assert welcome is not None
         self.session_id = SessionId(welcome.session_id)
         self._install_devices(welcome)
-        io = LinkStateIO(link)
+        io = _KernelStateIO(link, self.give_way.hold)
         if self.tracker is None:
             self.tracker = StateTracker(
                 self._namespace, io, session_id=self.session_id, epoch=Epoch(welcome.epoch), hidden=self._hidden
@@ -186,9 +201,15 @@ class KernelSession:
         )  # fmt: skip
 
     def commit_quietly(self) -> None:
-        """As `commit`, for times when nobody waits for it; a failure is logged and tried again with the next one."""
+        """As `commit`, for times when nobody waits for it: it gives way to a cell that arrives.
+
+        A failure is logged and tried again with the next commit.
+        """
         try:
-            self.commit()
+            with self.give_way.breakable():
+                self.commit()
+        except GaveWay:
+            log.info("commit_gave_way")
         except LooseLeafError as error:
             log.warning("commit_failed %s", error)
         except Exception:

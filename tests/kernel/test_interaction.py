@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import queue
 import signal
+import time
 from typing import Any
 
 import pytest
 
+from looseleaf.checkpoint.manifest import decode_manifest
 from looseleaf.errors import Conflict
 from looseleaf.kernel.preparations import PREPARE_REQUEST, SUPERSEDED
 
@@ -178,6 +180,34 @@ def test_cpu_cells_are_committed_together_when_the_kernel_is_idle(notebook: Any,
     notebook.ok("%%gpu\nassert [idle_0, idle_1, idle_2, idle_3, idle_4] == [0, 1, 2, 3, 4]")
     # One commit for the CPU cells, perhaps one for an earlier test; the GPU cell changed nothing.
     assert daemon.store.version <= before + 2
+
+
+def test_idle_commit_gives_way_to_the_next_cell(notebook: Any, daemon: Any, tmp_path: Any) -> None:
+    begun = tmp_path / "begun"
+    before = daemon.store.version
+    notebook.ok(
+        "import pathlib, time\nstuck = [1]\nclass Slow:\n    def __getstate__(self):\n"
+        f"        pathlib.Path({str(begun)!r}).touch()\n        while stuck: time.sleep(0.005)\n        return {{}}\n"
+        "slow = Slow()"
+    )
+    limit_s = time.monotonic() + 20
+    while not begun.exists():
+        assert time.monotonic() < limit_s, notebook.log()
+        time.sleep(0.01)
+    # The commit would never end; the cell that ends it runs all the same.
+    notebook.ok("stuck.clear()")
+    daemon.store.wait_for_version(before + 1)
+    assert "commit_gave_way" in notebook.log()
+    notebook.ok("del slow, Slow, stuck")
+
+
+def test_prepare_commits_what_waits_for_an_idle_moment(notebook: Any, daemon: Any) -> None:
+    notebook.ok("prepared_for = [1]")
+    before = daemon.store.version
+    notebook.control(PREPARE_REQUEST, {"source": "%%gpu\nprepared_for"})()
+    kinds = [kind for kind, _ in daemon.requests]
+    assert daemon.store.version == before or kinds.index("commit") < kinds.index("prepare")
+    assert "prepared_for" in decode_manifest(daemon.store.manifests[daemon.store.version]).roots
 
 
 def test_widget_callback_in_the_kernel_is_committed(notebook: Any, daemon: Any) -> None:
