@@ -38,7 +38,7 @@ def socket_path(address: str) -> Path | None:
 
 
 def host_port(address: str) -> tuple[str, int]:
-    """Host and port of a TCP address; raises InvalidArgument `ADDRESS_MALFORMED`."""
+    """Host, without the brackets of IPv6, and port of a TCP address; raises InvalidArgument `ADDRESS_MALFORMED`."""
     host, colon, port = address.rpartition(":")
     if not colon or not host or not port.isdigit() or int(port) > 65535:
         raise InvalidArgument("ADDRESS_MALFORMED", f"{address!r} is neither unix:/absolute/path nor host:port")

@@ -82,7 +82,8 @@ class RpcServer:
             self._bind_socket(self._path)
         else:
             host, port = host_port(self.address)
-            self.address = f"{host}:{self._add_port(port_of=f'{host}:{port}')}"
+            named = f"[{host}]" if ":" in host else host
+            self.address = f"{named}:{self._add_port(port_of=f'{named}:{port}')}"
         return self.address
 
     async def start(self, registrations: Sequence[Registration]) -> None:

@@ -88,11 +88,17 @@ async def test_socket_put_in_our_place_is_not_removed(tmp_path: Path) -> None:
     await server.stop(0)
 
 
-async def test_tcp_port_zero_gives_the_real_port_and_a_taken_one_is_refused() -> None:
-    server = RpcServer("127.0.0.1:0")
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+async def test_tcp_port_zero_gives_the_real_port_and_a_taken_one_is_refused(host: str) -> None:
+    if host == "[::1]" and not Path("/proc/net/if_inet6").exists():
+        pytest.skip("this machine has no IPv6")
+    server = RpcServer(f"{host}:0")
     address = server.bind()
     await server.start([])
+    assert address.startswith(f"{host}:")
     assert not address.endswith(":0")
+    async with open_channel(address, peer="store") as channel:
+        assert await health_of(channel, "") == health_pb2.HealthCheckResponse.NOT_SERVING
     with pytest.raises(PreconditionFailed, match="ADDRESS_IN_USE"):
         RpcServer(address).bind()
     await server.stop(0)
