@@ -6,6 +6,8 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
+from looseleaf.errors import PreconditionFailed
+
 LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
 
@@ -32,8 +34,12 @@ class RpcMetrics:
 
 
 def serve_metrics(port: int, registry: CollectorRegistry) -> Callable[[], None]:
-    """Serves `registry` on loopback at `port`; returns what stops it."""
-    server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
+    """Serves `registry` on loopback at `port`; returns what stops it. Raises PreconditionFailed `ADDRESS_IN_USE`."""
+    try:
+        server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
+    except OSError as error:
+        text = f"cannot serve metrics on 127.0.0.1:{port}: {error.strerror}; choose another with --metrics-port"
+        raise PreconditionFailed("ADDRESS_IN_USE", text) from error
 
     def stop() -> None:
         server.shutdown()

@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 # Blocking calls that may wait for a thread; more means that callers outrun the disk.
 BLOCKING_CALLS_MAX: Final = 4_096
-# Limit of everything that follows the grace period.
+# Limit of each `on_stop` callback.
 STOP_CALLBACK_TIMEOUT_S: Final = 10.0
 
 log = get_logger()
@@ -178,7 +178,7 @@ class Service(Generic[C]):
         self.stop_requested.set()
         await self._server.set_ready(False)
         for callback in self._on_stopping:
-            callback()
+            self._run_stopping_callback(callback)
         await self._server.stop(self.config.shutdown_grace_s)
         tasks = list(self._tasks)
         for task in tasks:
@@ -190,13 +190,24 @@ class Service(Generic[C]):
             await channel.close()
         self.executor.shutdown(wait=True, cancel_futures=True)
 
+    # One callback that fails must not keep the others from closing their databases.
+    def _run_stopping_callback(self, callback: Callable[[], None]) -> None:
+        try:
+            callback()
+        except Exception as error:
+            self._callback_failed(callback, error)
+
     async def _run_stop_callback(self, callback: Callable[[], Awaitable[None]]) -> None:
         try:
             async with asyncio.timeout(STOP_CALLBACK_TIMEOUT_S):
                 await callback()
-        except Exception:
-            log.exception("stop_callback_failed", callback=getattr(callback, "__qualname__", repr(callback)))
-            self.exit_code = self.exit_code or 1
+        except Exception as error:
+            self._callback_failed(callback, error)
+
+    def _callback_failed(self, callback: Callable[[], Any], error: Exception) -> None:
+        name = getattr(callback, "__qualname__", repr(callback))
+        log.error("stop_callback_failed", callback=name, exc_info=error)
+        self.exit_code = self.exit_code or 1
 
     def _task_ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -13,6 +13,7 @@ from looseleaf.rpc.client import open_channel
 from looseleaf.rpc.server import RpcServer
 
 LIMIT_S = 20.0
+HAS_IPV6 = Path("/proc/net/if_inet6").exists()
 
 
 async def health_of(channel: Any, name: str) -> int:
@@ -90,7 +91,7 @@ async def test_socket_put_in_our_place_is_not_removed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
 async def test_tcp_port_zero_gives_the_real_port_and_a_taken_one_is_refused(host: str) -> None:
-    if host == "[::1]" and not Path("/proc/net/if_inet6").exists():
+    if host == "[::1]" and not HAS_IPV6:
         pytest.skip("this machine has no IPv6")
     server = RpcServer(f"{host}:0")
     address = server.bind()

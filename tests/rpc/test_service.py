@@ -1,0 +1,58 @@
+"""The life of a service in this process; `test_service_main.py` has it as a process."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from looseleaf.config import SchedulerConfig
+from looseleaf.errors import PreconditionFailed
+from looseleaf.rpc.server import Registration
+from looseleaf.rpc.service import Service
+
+
+async def test_failing_stop_callbacks_keep_no_other_from_running(tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    async def build(service: Service[SchedulerConfig]) -> Sequence[Registration]:
+        async def close(name: str = "database") -> None:
+            ended.append(name)
+
+        async def fail() -> None:
+            raise OSError("planted")
+
+        def fail_early() -> None:
+            raise OSError("planted")
+
+        service.on_stop(close)
+        service.on_stop(fail)
+        service.on_stopping(fail_early)
+        service.on_stopping(lambda: ended.append("streams"))
+        service.request_stop("test")
+        return []
+
+    service = Service("echo", SchedulerConfig(run_dir=tmp_path))
+    assert await service.run(build) == 1
+    assert ended == ["streams", "database"]
+
+
+async def test_taken_metrics_port_is_named_and_what_was_built_is_closed(tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    async def build(service: Service[SchedulerConfig]) -> Sequence[Registration]:
+        async def close() -> None:
+            ended.append("database")
+
+        service.on_stop(close)
+        return []
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        service = Service("echo", SchedulerConfig(run_dir=tmp_path, metrics_port=taken.getsockname()[1]))
+        with pytest.raises(PreconditionFailed, match=r"ADDRESS_IN_USE.*--metrics-port"):
+            await service.run(build)
+    assert ended == ["database"]
