@@ -90,6 +90,11 @@ def peer_down(peer: str, target: str, details: str = "") -> Unavailable:
     return Unavailable(f"{peer.upper()}_DOWN", text, address=target, details=details[:MESSAGE_CHARS_MAX])
 
 
+def timeout_passed(peer: str, target: str) -> Timeout:
+    """What a caller gets when its own deadline passed before the call began."""
+    return Timeout(f"{peer.upper()}_TIMEOUT", f"No time was left to ask the {peer}; ask again.", address=target)
+
+
 def _from_details(error: grpc.aio.AioRpcError) -> LooseLeafError | None:
     try:
         status = rpc_status.from_call(error)  # type: ignore[arg-type]
@@ -157,8 +162,3 @@ def _pack(status: status_pb2.Status, detail: Any) -> None:
 
 def _code_name(number: int) -> str:
     return code_pb2.Code.Name(number) if number in code_pb2.Code.values() else "UNKNOWN"
-
-
-def timeout_passed(peer: str, target: str) -> Timeout:
-    """What a caller gets when its own deadline passed before the call began."""
-    return Timeout(f"{peer.upper()}_TIMEOUT", f"No time was left to ask the {peer}; ask again.", address=target)

@@ -93,6 +93,7 @@ async def test_servicers_own_abort_passes_with_its_code(rig: Any) -> None:
     rig.behaviour.act = abort
     with pytest.raises(NotFound, match="RPC_NOT_FOUND"):
         await unary(rig)
+    await rig.server.stop(LIMIT_S)  # the client hears of the end before the server has counted it
     method = "looseleaf.v1.SchedulerService/GetPool"
     assert counted(rig, "looseleaf_rpc_requests_total", method=method, code="NOT_FOUND") == 1
 
@@ -126,7 +127,7 @@ async def test_metrics_count_outcomes_and_nothing_stays_running(rig: Any) -> Non
         await rig.scheduler.GetPool(scheduler_pb.GetPoolRequest(), timeout_s=0.05)
     async with asyncio.timeout(LIMIT_S):
         await rig.behaviour.cancelled.wait()
-    await rig.server.stop(1)
+    await rig.server.stop(LIMIT_S)
     assert counted(rig, "looseleaf_rpc_running", method=method) == 0
     assert counted(rig, "looseleaf_rpc_requests_total", method=method, code="OK") == 1
     failed = [
