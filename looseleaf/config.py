@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
@@ -24,14 +24,12 @@ from looseleaf.kernel_config import (
     default_run_dir,
     read_section,
 )
+from looseleaf.units import GIB, MIB
 
 __all__ = [
     "ClusterConfig", "ConfigError", "DaemonConfig", "FrontendConfig", "KernelConfig", "SchedulerConfig",
-    "ServiceConfig", "StoreConfig", "config_files", "default_data_dir", "default_run_dir",
+    "ServiceConfig", "StoreConfig", "config_files", "config_problem", "default_data_dir", "default_run_dir",
 ]
-
-_MIB = 1 << 20
-_GIB = 1 << 30
 
 # Packages that most GPU cells of notebooks use (paper §2.4.2); a missing one is skipped.
 BASE_IMPORTS = ("numpy", "pandas", "matplotlib.pyplot", "torch", "torch.nn.functional", "torch.utils.data")
@@ -80,7 +78,7 @@ class ServiceConfig(_Section):
     metrics_port: int = Field(default=0, ge=0, le=65535, description="Prometheus port on loopback; 0 is off")
     allow_remote_tcp: bool = Field(default=False, description="allow a TCP address that other machines can reach")
     shutdown_grace_s: float = Field(default=5.0, ge=0, description="time for running calls after SIGTERM")
-    message_bytes_max: int = Field(default=16 * _MIB, ge=_MIB, description="largest gRPC message")
+    message_bytes_max: int = Field(default=16 * MIB, ge=MIB, description="largest gRPC message")
     executor_threads_max: int = Field(default=4, ge=1, description="threads for blocking work")
 
     @model_validator(mode="before")
@@ -102,9 +100,9 @@ class StoreConfig(ServiceConfig):
 
     sessions_max: int = Field(default=10_000, ge=1, description="sessions that may exist")
     versions_kept_max: int = Field(default=20, ge=2, description="newest versions kept, beside the last durable one")
-    manifest_bytes_max: int = Field(default=8 * _MIB, ge=_MIB, description="largest manifest")
-    stored_bytes_max: int = Field(default=256 * _GIB, ge=_MIB, description="region and unit bytes on the store's disk")
-    disk_free_bytes_min: int = Field(default=1 * _GIB, ge=0, description="disk that writes must leave free")
+    manifest_bytes_max: int = Field(default=8 * MIB, ge=MIB, description="largest manifest")
+    stored_bytes_max: int = Field(default=256 * GIB, ge=MIB, description="region and unit bytes on the store's disk")
+    disk_free_bytes_min: int = Field(default=1 * GIB, ge=0, description="disk that writes must leave free")
     garbage_interval_s: float = Field(default=300.0, gt=0, description="time between garbage collections")
     orphan_grace_s: float = Field(default=600.0, ge=0, description="life of bytes that no version names yet")
     database: Literal["rocksdb-py", "rocksdict"] = Field(default="rocksdb-py", description="binding of the index")
@@ -154,7 +152,7 @@ class FrontendConfig(ServiceConfig):
     scheduler: str = Field(default="", description="address of the scheduler")
     sessions_max: int = Field(default=1_000, ge=1, description="sessions whose logs and facts are held")
     log_runs_max: int = Field(default=10_000, ge=1, description="runs held per session")
-    source_bytes_max: int = Field(default=1 * _MIB, ge=1024, description="largest cell text")
+    source_bytes_max: int = Field(default=1 * MIB, ge=1024, description="largest cell text")
     manifest_timeout_s: float = Field(default=5.0, gt=0, description="limit of one manifest read")
 
 
@@ -174,10 +172,10 @@ class DaemonConfig(ServiceConfig):
     kernel_socket: Path = Field(default=Path(), description="socket for kernels; default kernel-<host>.sock")
     device: DeviceKind = Field(default="none", description="what its GPUs are")
     gpus: int = Field(default=0, ge=0, le=64, description="number of GPUs to lend")
-    gpu_memory_bytes: int = Field(default=16 * _GIB, ge=_MIB, description="memory of an emulated GPU")
+    gpu_memory_bytes: int = Field(default=16 * GIB, ge=MIB, description="memory of an emulated GPU")
     emulated_delays: bool = Field(default=True, description="imitate the times of a real attach")
-    arena_bytes: int = Field(default=4 * _GIB, ge=2 * _MIB, description="limit of the host arena")
-    ring_bytes: int = Field(default=256 * _MIB, ge=2 * _MIB, description="limit of one connection's ring")
+    arena_bytes: int = Field(default=4 * GIB, ge=2 * MIB, description="limit of the host arena")
+    ring_bytes: int = Field(default=256 * MIB, ge=2 * MIB, description="limit of one connection's ring")
     keep_warm_s: float = Field(default=300.0, ge=0, description="life of a completed worker")
     keep_unsaved_s: float = Field(default=60.0, ge=0, description="life of a worker that holds what cannot be saved")
     python: str = Field(default=sys.executable, description="interpreter of zygotes and workers")
@@ -216,15 +214,15 @@ class ClusterConfig(_Section):
     tcp: bool = Field(default=False, description="gRPC on loopback TCP instead of Unix sockets")
     log_level: LogLevel = Field(default="info", description="log level of the services")
     emulated_delays: bool = Field(default=True, description="imitate the times of a real attach")
-    arena_bytes: int = Field(default=4 * _GIB, ge=2 * _MIB, description="arena limit of each host")
-    ring_bytes: int = Field(default=256 * _MIB, ge=2 * _MIB, description="ring limit of each connection")
+    arena_bytes: int = Field(default=4 * GIB, ge=2 * MIB, description="arena limit of each host")
+    ring_bytes: int = Field(default=256 * MIB, ge=2 * MIB, description="ring limit of each connection")
     keep_warm_s: float = Field(default=300.0, ge=0, description="life of a completed worker")
     python: str = Field(default=sys.executable, description="interpreter of zygotes and workers")
     start_timeout_s: float = Field(default=120.0, gt=0, description="limit of a start until the pool is complete")
     stop_timeout_s: float = Field(default=15.0, gt=0, description="limit of each service's stop before it is killed")
     restart_delay_s_min: float = Field(default=0.2, ge=0, description="wait before the first restart of a service")
     restart_delay_s_max: float = Field(default=10.0, ge=0, description="longest wait before a restart")
-    log_bytes_max: int = Field(default=32 * _MIB, ge=_MIB, description="size at which a log moves to *.log.1")
+    log_bytes_max: int = Field(default=32 * MIB, ge=MIB, description="size at which a log moves to *.log.1")
 
     @model_validator(mode="before")
     @classmethod
@@ -238,3 +236,10 @@ class ClusterConfig(_Section):
         for name in ("data", "run_dir"):
             object.__setattr__(self, name, Path(getattr(self, name)).expanduser().absolute())
         return self
+
+
+def config_problem(error: ValidationError | ConfigError) -> str:
+    """What is wrong with which settings, on one line."""
+    if isinstance(error, ConfigError):
+        return str(error)
+    return "; ".join(f"{'.'.join(map(str, item['loc'])) or 'settings'}: {item['msg']}" for item in error.errors())

@@ -19,7 +19,7 @@ def doctor(data: DataOption = None, as_json: JsonOption = False) -> None:
     from looseleaf.cli.checks import run_checks
     from looseleaf.local.cluster import cluster_config
 
-    checks = run_checks(cluster_config(None, {"data": data}))
+    checks = run_checks(cluster_config({"data": data}))
     failed = any(check.state == "fail" for check in checks)
     if as_json:
         print_json({"ok": not failed, "checks": [asdict(check) for check in checks]})

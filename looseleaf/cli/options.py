@@ -27,7 +27,7 @@ def run_dir_of(data: Path | None) -> Path:
     """The run folder that belongs to `--data` or to the configured cluster."""
     from looseleaf.local.cluster import cluster_config
 
-    return cluster_config(None, {"data": data}).run_dir
+    return cluster_config({"data": data}).run_dir
 
 
 def resolve_address(address: str, data: Path | None) -> str:

@@ -36,7 +36,7 @@ def up(
 
     settings: dict[str, Any] = {
         "data": data, "gpus": gpus, "device": device, "hosts": hosts, "tcp": tcp or None, "start_timeout_s": timeout_s}
-    config = cluster_config(None, settings)
+    config = cluster_config(settings)
     running = read_record(config.run_dir)
     if running is not None and running.alive:
         _say_running(running, settings)

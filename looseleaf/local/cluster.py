@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 
 from pydantic import ValidationError
 
-from looseleaf.config import ClusterConfig
+from looseleaf.config import ClusterConfig, config_problem
 from looseleaf.errors import InvalidArgument, NotFound, PreconditionFailed, Timeout, Unavailable
 from looseleaf.local import record as records
 from looseleaf.local.plan import ClusterPlan, child_environment, make_plan
@@ -65,11 +65,13 @@ class LocalCluster:
     ) -> LocalCluster:
         """Returns when all services serve and the scheduler lists all hosts.
 
-        `settings` are fields of ClusterConfig. Raises PreconditionFailed CLUSTER_RUNNING if the data or run folder has
-        a cluster, Unavailable CLUSTER_START_FAILED (fields service, log, log_tail) with nothing left running,
-        InvalidArgument for settings that cannot be met. `commands` as in `make_plan`.
+        `settings` are fields of ClusterConfig, for callers without a `config`. Raises PreconditionFailed
+        CLUSTER_RUNNING if the data or run folder has a cluster, Unavailable CLUSTER_START_FAILED (fields service, log,
+        log_tail) with nothing left running, InvalidArgument for settings that cannot be met. `commands` as in
+        `make_plan`.
         """
-        plan = make_plan(cluster_config(config, settings), commands=commands)
+        assert config is None or not settings, "settings belong into the config"
+        plan = make_plan(config or cluster_config(settings), commands=commands)
         run_dir = Path(plan.run_dir)
         clear_dead(run_dir)
         # The data folder first: as a mere parent it would be made readable by others.
@@ -202,16 +204,12 @@ class LocalCluster:
         os.kill(pid, number)
 
 
-def cluster_config(config: ClusterConfig | None, settings: Mapping[str, Any]) -> ClusterConfig:
-    """`config` or the configured one, with `settings` over it; raises InvalidArgument CONFIG_INVALID."""
-    given = {name: value for name, value in settings.items() if value is not None}
+def cluster_config(settings: Mapping[str, Any]) -> ClusterConfig:
+    """The configured cluster with `settings` that are not None over it; raises InvalidArgument CONFIG_INVALID."""
     try:
-        if config is None:
-            return ClusterConfig(**given)
-        return ClusterConfig(**{**config.model_dump(), **given}) if given else config
+        return ClusterConfig(**{name: value for name, value in settings.items() if value is not None})
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
-        raise InvalidArgument("CONFIG_INVALID", "; ".join(lines)) from error
+        raise InvalidArgument("CONFIG_INVALID", config_problem(error)) from error
 
 
 def clear_dead(run_dir: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final, TypeVar, get_origin
 
 from pydantic import ValidationError
 
-from looseleaf.config import ConfigError, ServiceConfig
+from looseleaf.config import ConfigError, ServiceConfig, config_problem
 from looseleaf.errors import LooseLeafError
 from looseleaf.logs import configure_logs, get_logger
 from looseleaf.rpc.server import Registration
@@ -95,14 +95,6 @@ def _given(config_type: type[ServiceConfig], flags: dict[str, str | None]) -> di
         except ValueError as error:
             raise ConfigError(f"--{name.replace('_', '-')} must be JSON, not {text!r}") from error
     return given
-
-
-def config_problem(error: ValidationError | ConfigError) -> str:
-    """One line per setting that is wrong."""
-    if isinstance(error, ConfigError):
-        return str(error)
-    lines = [f"{'.'.join(map(str, item['loc'])) or 'settings'}: {item['msg']}" for item in error.errors()]
-    return "; ".join(lines)
 
 
 async def _run(
