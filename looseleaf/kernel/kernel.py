@@ -28,10 +28,9 @@ from looseleaf.kernel.outputs import ResultCache
 from looseleaf.kernel.preparations import PREPARE_REPLY, PREPARE_REQUEST, Preparations
 from looseleaf.kernel.report import cell_report
 from looseleaf.kernel.router import CellRequest, route
-from looseleaf.kernel.session import KernelSession
+from looseleaf.kernel.session import KernelSession, load_config
 from looseleaf.kernel.sources import cell_sources, name_cell
 from looseleaf.kernel.stdin import ask_person
-from looseleaf.kernel_config import KernelConfig
 from looseleaf.recipe.recipe import Recipe
 from looseleaf.worker.device_magics import register_device_magics
 
@@ -54,10 +53,10 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        config = KernelConfig.load()
+        config, problem = load_config()
         log_to_file(config)
         register_device_magics(self.shell)
-        self.looseleaf = KernelSession(self.shell.user_ns, hidden_names(self.shell), config)
+        self.looseleaf = KernelSession(self.shell.user_ns, hidden_names(self.shell), config, problem)
         self.looseleaf.listen(self._take_event)
         # A cell of the main shell runs; `_run` if it is one that runs elsewhere.
         self._busy = False
@@ -105,23 +104,32 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         self._main_loop = asyncio.get_running_loop()
         self._idle_commits.cancel()
         self._busy = True
-        began_s = time.monotonic()
-        request = CellRequest.of(code, cell_id, cell_meta)
         try:
-            recipe = self._route(request)
-            if recipe.label == "gpu":
-                return await self._run_on_worker(request, recipe, user_expressions, allow_stdin, began_s)
-            self._ready_here(recipe, code)
+            request = CellRequest.of(code, cell_id, cell_meta)
+            return await self._run_somewhere(request, run_here, user_expressions, allow_stdin)
         except LooseLeafError as error:
             return self._refuse(code, error.reason, error_text(error))
         except KeyboardInterrupt:
-            return self._refuse(code, "KeyboardInterrupt", "nothing was run")
-        else:
-            return await self._run_cpu_cell(request, recipe, run_here)
+            return self._refuse(code, "KeyboardInterrupt", "the cell was interrupted before it ran")
+        except Exception as error:
+            # Without a reply the front end would wait for ever.
+            log.exception("cell_failed")
+            text = f"a fault in LooseLeaf ({type(error).__name__}: {error}); the kernel's log tells where"
+            return self._refuse(code, "BUG", text)
         finally:
             self._busy = False
             if self.looseleaf.commits.pending:
                 self._idle_commits.schedule(self._main_loop, self.looseleaf.commit_delay_s())
+
+    async def _run_somewhere(
+        self, request: CellRequest, run_here: Callable[[], Any], user_expressions: Any, allow_stdin: bool
+    ) -> dict[str, Any]:
+        began_s = time.monotonic()
+        recipe = self._route(request)
+        if recipe.label == "gpu":
+            return await self._run_on_worker(request, recipe, user_expressions, allow_stdin, began_s)
+        self._ready_here(recipe, request.source)
+        return await self._run_cpu_cell(request, recipe, run_here)
 
     def _route(self, request: CellRequest) -> Recipe:
         session = self.looseleaf
@@ -174,12 +182,12 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         frame = CellFrame(count, _ParentPublisher(self, parent), ask if allow_stdin else None, context)
         _flush_streams()
         self._run = run = GpuRun(self.looseleaf, request, recipe, frame, began_s)
-        try:
-            with interrupts_call(run.interrupt):
+        with interrupts_call(run.interrupt):
+            try:
                 outcome = await run.run()
-        finally:
-            self._run = None
-        return self._end_gpu_cell(request, outcome, count, user_expressions)
+            finally:
+                self._run = None
+            return self._end_gpu_cell(request, outcome, count, user_expressions)
 
     def _end_gpu_cell(
         self, request: CellRequest, outcome: GpuRunOutcome, count: int, user_expressions: Any

@@ -13,7 +13,7 @@ from typing import Any
 from looseleaf import devices
 from looseleaf.checkpoint.manifest import Manifest
 from looseleaf.checkpoint.tracker import StateTracker
-from looseleaf.errors import Conflict, LooseLeafError, PreconditionFailed, Unavailable
+from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, PreconditionFailed, Unavailable
 from looseleaf.ids import Epoch, ExecutionId, SessionId, Version, new_execution_id, new_session_id
 from looseleaf.kernel.commit_policy import CommitPolicy
 from looseleaf.kernel.give_way import GaveWay, GiveWay
@@ -22,7 +22,7 @@ from looseleaf.kernel.live_facts import LiveFacts, SavedFacts
 from looseleaf.kernel.needs import refuse_device_reads, refuse_unsaved, stubs_to_load
 from looseleaf.kernel.run_log import RunLog
 from looseleaf.kernel.threads import LeftThreads
-from looseleaf.kernel_config import KernelConfig
+from looseleaf.kernel_config import ConfigError, KernelConfig
 from looseleaf.protocol import fields
 from looseleaf.protocol.frames import Message
 from looseleaf.protocol.state_io import LinkStateIO
@@ -36,6 +36,15 @@ log = logging.getLogger("looseleaf.kernel")
 async def on_thread(function: Callable[..., Any], *args: Any) -> Any:
     """Runs blocking work on a thread, so that the main thread keeps serving messages."""
     return await asyncio.get_running_loop().run_in_executor(None, function, *args)
+
+
+def load_config() -> tuple[KernelConfig, LooseLeafError | None]:
+    """This process's configuration, or the defaults and what is wrong with it: CPU cells must run all the same."""
+    try:
+        return KernelConfig.load(), None
+    except ConfigError as error:
+        text = f"{error}. CPU cells run as usual; correct it and restart the kernel before a GPU cell"
+        return KernelConfig(run_dir=os.devnull), InvalidArgument("CONFIG_INVALID", text)
 
 
 class _KernelStateIO(LinkStateIO):
@@ -54,7 +63,13 @@ class _KernelStateIO(LinkStateIO):
 class KernelSession:
     """State, log and link of one notebook. Used on the kernel's main thread unless a method says otherwise."""
 
-    def __init__(self, namespace: dict[str, Any], hidden: Callable[[str], bool], config: KernelConfig) -> None:
+    def __init__(
+        self,
+        namespace: dict[str, Any],
+        hidden: Callable[[str], bool],
+        config: KernelConfig,
+        problem: LooseLeafError | None = None,
+    ) -> None:
         # A session that was named is continued; else a restarted kernel begins an empty one, as people expect.
         chosen = os.environ.get("LOOSELEAF_SESSION", "")
         self._continues = bool(chosen)
@@ -73,6 +88,8 @@ class KernelSession:
         # One conversation about the log at a time, from whichever thread.
         self._log_lock = threading.Lock()
         self._devices: tuple[object, ...] = ()
+        # Why no cluster can be looked for; GPU cells say so.
+        self._problem = problem
         self._io: LinkStateIO | None = None
         self._saved_facts: SavedFacts | None = None
 
@@ -90,6 +107,8 @@ class KernelSession:
 
         `insist`: somebody needs it now; else a try that failed a moment ago counts.
         """
+        if self._problem is not None:
+            raise self._problem
         link, new = self._link.connect(self.session_id, self.title, insist=insist)
         if new:
             try:

@@ -127,6 +127,24 @@ def test_interrupt_of_a_cpu_cell_works_as_usual(notebook: Any) -> None:
     assert notebook.finish(msg_id).error[0] == "KeyboardInterrupt"
 
 
+def test_subshell_runs_here_beside_a_gpu_cell_and_its_changes_are_kept(notebook: Any, daemon: Any) -> None:
+    daemon.plays["long"] = run_until_interrupted
+    msg_id = notebook.send("%%gpu\nlong")
+    daemon.wait_for("submit")
+    subshell_id = notebook.control("create_subshell_request", {})()["subshell_id"]
+    client = notebook.client
+    message = client.session.msg("execute_request", {"code": "%%gpu\nbeside = 8\nprint('sub')", "silent": False})
+    message["header"]["subshell_id"] = subshell_id
+    client.shell_channel.send(message)
+    outcome = notebook.finish(message["header"]["msg_id"])
+    assert outcome.text == "sub\n" and outcome.report == {}
+    notebook.control("interrupt_request", {})()
+    assert notebook.finish(msg_id).error[0] == "KeyboardInterrupt"
+    assert notebook.control("delete_subshell_request", {"subshell_id": subshell_id})()["status"] == "ok"
+    daemon.plays.clear()
+    assert notebook.ok("%%gpu\nbeside").result == "8"
+
+
 def test_interrupt_of_a_cpu_input_works_as_usual(notebook: Any) -> None:
     assert notebook.run("input('cpu? ')", answer="yes").result == "'yes'"
     assert notebook.run("input('cpu? ')", allow_stdin=False).error[0] == "StdinNotImplementedError"

@@ -203,6 +203,17 @@ def test_user_expressions_are_answered_after_a_gpu_cell(notebook: Any) -> None:
     assert outcome.reply["user_expressions"]["a"]["data"]["text/plain"] == "2"
 
 
+def test_fault_of_ours_still_gives_the_cell_a_reply(notebook: Any) -> None:
+    notebook.ok(
+        "k = get_ipython().kernel\nreal = k._ready_here\ndef broken(*a):\n    k._ready_here = real\n"
+        "    raise TypeError('ours')\nk._ready_here = broken"
+    )
+    outcome = notebook.run("1")
+    assert outcome.error[0] == "BUG" and "TypeError: ours" in outcome.error[1]
+    assert "Traceback" in notebook.log()
+    notebook.ok("del k, real, broken")
+
+
 def test_syntax_error_needs_no_gpu(notebook: Any, daemon: Any) -> None:
     assert notebook.run("model = (").error[0] in ("SyntaxError", "_IncompleteInputError")
     assert daemon.count("submit") == 0

@@ -138,6 +138,13 @@ def test_daemon_back_in_time_the_cell_tells_its_outcome(new_notebook: New, new_d
     assert outcome.error[0] == "CELL_LOST" and "version 1" in outcome.error[1]
 
 
+def test_wrong_configuration_is_told_by_the_first_gpu_cell(new_notebook: New) -> None:
+    notebook = new_notebook(LOOSELEAF_KERNEL_CONNECT_TIMEOUT_S="soon")
+    assert notebook.ok("1 + 1").result == "2"
+    outcome = notebook.run("%%gpu\n1")
+    assert outcome.error[0] == "CONFIG_INVALID" and "LOOSELEAF_KERNEL_CONNECT_TIMEOUT_S" in outcome.error[1]
+
+
 def test_shutdown_commits_what_is_left(new_notebook: New, new_daemon: New) -> None:
     daemon = new_daemon()
     notebook = new_notebook(daemon.path)
