@@ -21,7 +21,7 @@ from looseleaf.checkpoint.memory import Block, MemoryMap
 from looseleaf.checkpoint.paths import attributes_of, path_to
 from looseleaf.checkpoint.pickler import PickleScope
 from looseleaf.checkpoint.stub import Stub, unit_id_of
-from looseleaf.checkpoint.walk import PLAIN, Graph, Walk
+from looseleaf.checkpoint.walk import SCALARS, Graph, Walk
 from looseleaf.ids import UnitId
 
 # A chain of objects is cut into units of about this many steps when one pickle cannot hold it.
@@ -212,7 +212,7 @@ class _Round:
         graph = found.graph
         for unit_id, draft in found.drafts.items():
             node = graph.node_of(draft.value)
-            is_plain = graph.plain[node] if node else type(draft.value) in PLAIN
+            is_plain = graph.plain[node] if node else type(draft.value) in SCALARS
             found.drafts[unit_id] = self._draft(unit_id, draft.value, plain=is_plain)
         for cycle in self._cycles(found.drafts):
             for unit_id in cycle:

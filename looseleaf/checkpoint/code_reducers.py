@@ -12,6 +12,7 @@ import functools
 import logging
 import marshal
 import types
+import typing
 import weakref
 from collections.abc import Callable
 from typing import Any, Final
@@ -132,6 +133,13 @@ def reduce_lru_cache(cached: Any) -> Reduced:
     return rebuild.lru_cached, (parameters["maxsize"], parameters["typed"]), state, None, None, rebuild.set_lru_cached
 
 
+def reduce_new_type(alias: typing.NewType) -> Reduced:
+    """A `typing.NewType` of the session; others are found by name."""
+    if is_importable(alias):
+        return NotImplemented
+    return rebuild.new_type, (_text(alias.__name__), alias.__supertype__), dict(vars(alias)), None, None, rebuild.set_attributes
+
+
 def reduce_memory_view(view: memoryview) -> Reduced:
     """A view of a whole object; None for any other: it would silently become a copy."""
     owner = view.obj
@@ -149,4 +157,5 @@ REDUCERS: Final[dict[type, Callable[[Any], Reduced]]] = {
     LOCK_TYPES[0]: reduce_lock,
     LOCK_TYPES[1]: reduce_lock,
     LRU_CACHE_TYPE: reduce_lru_cache,
+    typing.NewType: reduce_new_type,
 }

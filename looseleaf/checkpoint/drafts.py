@@ -63,7 +63,7 @@ def draft_unit(scope: PickleScope, unit_id: UnitId, value: Any, *, plain: bool, 
                 return draft_unit(scope, unit_id, value, plain=False)
             draft.data, construction = written
         else:
-            draft.data = write_value(pickler, value)
+            draft.data = write_value(pickler, value, unit_id)
             construction = frozenset(pickler.used)
     except Exception as error:
         draft.failure = _failure(error, value if pickler.last is None else pickler.last)

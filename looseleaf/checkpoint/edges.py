@@ -28,6 +28,8 @@ ATOMS: Final[frozenset[Any]] = frozenset({
     types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
     types.ClassMethodDescriptorType,
 })  # fmt: skip
+# The atoms that containers are full of, and that every pickler knows.
+_PASSED_BY: Final[frozenset[Any]] = frozenset({int, float, complex, bool, str, type(None)})
 # Bytes of at least this size are payloads, and then their identity matters.
 BYTES_PAYLOAD_MIN: Final = 1 * MIB
 
@@ -118,14 +120,13 @@ class Edges:
         return self._generic
 
     def _sequence(self, value: Iterable[Any]) -> Children:
-        kinds = set(map(type, value))
-        return _NONE if kinds <= ATOMS else list(value)
+        return _NONE if set(map(type, value)) <= _PASSED_BY else list(value)
 
     def _dict(self, value: dict[Any, Any]) -> Children:
         if id(value) in self.cut:
             return None
-        keys = _NONE if set(map(type, value)) <= ATOMS else list(value)
-        if set(map(type, value.values())) <= ATOMS:
+        keys = _NONE if set(map(type, value)) <= _PASSED_BY else list(value)
+        if set(map(type, value.values())) <= _PASSED_BY:
             return keys
         return [*keys, *value.values()]
 

@@ -101,20 +101,24 @@ def _apply_devices(values: Mapping[str, Any]) -> None:
         devices.apply_device_state(DeviceState(values["current"], tuple(values["generators"])))
 
 
+def _raw(parameters: Any) -> _Values:
+    # The plain dict methods: asking for the backend by the mapping's own would choose one.
+    return dict(dict.items(parameters))
+
+
 def _read_matplotlib(_: Mapping[str, Any]) -> _Values:
     import matplotlib as mpl
 
-    default = dict(dict.items(mpl.rcParamsDefault))
-    now = dict(dict.items(mpl.rcParams))
+    default, now = _raw(mpl.rcParamsDefault), _raw(mpl.rcParams)
     return {key: value for key, value in now.items() if not key.startswith("backend") and value != default.get(key)}
 
 
 def _apply_matplotlib(values: Mapping[str, Any]) -> None:
     import matplotlib as mpl
 
-    everything: dict[str, Any] = dict(dict.items(mpl.rcParamsDefault))
-    default = {key: value for key, value in everything.items() if not key.startswith("backend")}
-    dict.update(mpl.rcParams, {**default, **values})
+    parameters: Any = mpl.rcParams
+    default = {key: value for key, value in _raw(mpl.rcParamsDefault).items() if not key.startswith("backend")}
+    dict.update(parameters, {**default, **values})
 
 
 SECTIONS: Final[dict[str, Section]] = {

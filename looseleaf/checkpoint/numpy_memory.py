@@ -13,6 +13,7 @@ import numpy as np
 
 from looseleaf.checkpoint.loaded_memory import loaded_memory
 from looseleaf.checkpoint.memory import Block, MemoryMap, array_bounds, outermost
+from looseleaf.checkpoint.rebuild import set_attributes
 from looseleaf.errors import PreconditionFailed
 from looseleaf.units import INLINE_PAYLOAD_BYTES_MAX
 
@@ -88,7 +89,7 @@ def _reduce_subclass(value: np.ndarray[Any, Any]) -> Any:
         if kind is not np.recarray and not kind.__module__.startswith("numpy"):
             return NotImplemented
     plain = value.view(np.ndarray)
-    return array_subclass, (plain, kind, value.dtype), dict(vars(value))
+    return array_subclass, (plain, kind, value.dtype), dict(vars(value)), None, None, set_attributes
 
 
 def _reduce_object_view(value: np.ndarray[Any, Any], base: np.ndarray[Any, Any]) -> Any:

@@ -12,6 +12,7 @@ import marshal
 import sys
 import threading
 import types
+import typing
 import weakref
 from typing import Any
 
@@ -66,11 +67,14 @@ def class_(
     `layout`: (attribute names in order, `__slots__` or None). The hooks ran when the person's cell did.
     """
     names, slots = layout
-    namespace: dict[str, Any] = dict.fromkeys(names)
+    resolved = types.resolve_bases(bases)
+    # Hooks of libraries run again, and may look at the attributes: then there are none yet, instead of empty ones.
+    namespace: dict[str, Any] = {} if _has_library_hook(resolved) else dict.fromkeys(names)
     namespace["__module__"] = _module(module)
+    if "__orig_bases__" in names:
+        namespace["__orig_bases__"] = bases
     if slots is not None:
         namespace["__slots__"] = slots
-    resolved = types.resolve_bases(bases)
     maker = next(base for base in meta.__mro__ if base is type or (is_importable(base) and issubclass(base, type)))
     if issubclass(maker, enum.EnumMeta):
         maker = type
@@ -86,12 +90,17 @@ def class_(
     return made
 
 
+def _has_library_hook(bases: tuple[type, ...]) -> bool:
+    lines = {ancestor for base in bases for ancestor in base.__mro__ if "__init_subclass__" in vars(ancestor)}
+    return any(is_importable(base) for base in lines if base is not object and base.__module__ not in ("typing", "enum"))
+
+
 def _session_hooks(bases: tuple[type, ...]) -> list[type]:
     lines = {ancestor: None for base in bases for ancestor in base.__mro__}
     return [base for base in lines if "__init_subclass__" in vars(base) and not is_importable(base)]
 
 
-def _no_hook(cls: type, **_: Any) -> None:
+def _no_hook(cls: type, /, **_: Any) -> None:
     return None
 
 
@@ -185,6 +194,11 @@ def set_lru_cached(made: Any, state: dict[str, Any]) -> None:
     holder.function = state["__wrapped__"]
     made.__dict__.clear()
     made.__dict__.update(state)
+
+
+def new_type(name: str, supertype: Any) -> Any:
+    """A distinct type for checkers only; its attributes follow."""
+    return typing.NewType(name, supertype)
 
 
 def logger(name: str) -> logging.Logger:

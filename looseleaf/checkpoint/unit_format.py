@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from looseleaf.checkpoint.canonical import canonical
 from looseleaf.checkpoint.pickler import PROTOCOL, UnitPickler
+from looseleaf.ids import UnitId
 
 MODE_VALUE: Final = b"V"
 MODE_LIST: Final = b"L"
@@ -30,10 +31,12 @@ def write_plain(value: Any) -> bytes:
     return MODE_VALUE + canonical(pickle.dumps(value, PROTOCOL))
 
 
-def write_value(pickler: UnitPickler, value: Any) -> bytes:
+def write_value(pickler: UnitPickler, value: Any, unit_id: UnitId) -> bytes:
     """A `V` unit; references of the value to itself stay inside its pickle."""
     ids = pickler.scope.persistent_ids
-    own = ids.pop(id(value), None)
+    own = ids.get(id(value))
+    if own == unit_id:
+        del ids[id(value)]
     payload_id = pickler.scope.payload_of_head.get(id(value))
     if payload_id is not None:
         ids[id(value)] = payload_id

@@ -16,13 +16,15 @@ from looseleaf.checkpoint.edges import Edges
 # Marks an object that was looked at and is no node: it is found again by name.
 _CUT: Final = -1
 # Builtin types whose instances the plain C pickler saves as they are, without asking anybody.
-PLAIN: Final = frozenset({list, tuple, dict, set, frozenset, int, float, complex, bool, str, bytes, type(None)})
+SCALARS: Final = frozenset({int, float, complex, bool, str, bytes, type(None)})
+PLAIN: Final = SCALARS | {list, tuple, dict, set, frozenset}
 
 
 @dataclass
 class Graph:
     """What a walk found. Node 0 stands for the session; `objects[n]`, `parents[n]` belong to node n.
 
+    `mixed`: nodes that refer to atoms of other than builtin types, or to what is found by name.
     `heads[n]`: the node that heads the unit of n. `plain[n]` is meaningful for heads: the unit holds builtin values only
     and refers to no other unit.
     """
@@ -32,6 +34,7 @@ class Graph:
     index: dict[int, int] = field(default_factory=dict)
     extra_predecessors: dict[int, list[int]] = field(default_factory=dict)
     root_names: dict[int, str] = field(default_factory=dict)
+    mixed: set[int] = field(default_factory=set)
     heads: list[int] = field(default_factory=list)
     plain: list[bool] = field(default_factory=list)
 
@@ -54,6 +57,8 @@ class Graph:
             above = heads[self.parents[node]]
             if above != heads[node]:
                 plain[above] = False
+        for node in self.mixed:
+            plain[heads[node]] = False
         for node, predecessors in self.extra_predecessors.items():
             for predecessor in predecessors:
                 if heads[predecessor] != heads[node]:
@@ -133,6 +138,7 @@ class Walk:
 
     def _descend(self, start: int, children: Iterable[Any]) -> None:
         index, extra, handler_of = self.graph.index, self.graph.extra_predecessors, self._edges.handler
+        mixed = self.graph.mixed
         stack: list[tuple[int, Iterator[Any]]] = [(start, iter(children))]
         while stack:
             node, remaining = stack[-1]
@@ -141,12 +147,14 @@ class Walk:
                 if known is not None:
                     if known > 0:
                         extra.setdefault(known, []).append(node)
+                    else:
+                        mixed.add(node)
                     continue
-                if handler_of(type(child)) is None:
-                    continue
-                below = self._children(child)
+                below = None if handler_of(type(child)) is None else self._children(child)
                 if below is not None:
                     stack.append((self._number(child, node), iter(below)))
                     break
+                if type(child) not in SCALARS:
+                    mixed.add(node)
             else:
                 stack.pop()

@@ -1,5 +1,8 @@
 """Partial restore, then save: what was not loaded keeps its entries, and sees what changed in what it shares (§3.9)."""
 
+# Cells stay in the form in which a person would write them.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 MODELS = """

@@ -1,5 +1,8 @@
 """Save and restore give back the same graph, aliases and cycles included; partial restores merge."""
 
+# Cells stay in the form in which a person would write them.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import types

@@ -1,5 +1,8 @@
 """Versions, figures, limits and the life of stubs."""
 
+# Cells stay in the form in which a person would write them.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 

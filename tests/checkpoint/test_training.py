@@ -1,5 +1,8 @@
 """A notebook that trains, its cells spread over processes, ends bit for bit as in one process."""
 
+# Cells stay in the form in which a person would write them.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,8 @@
 """What cannot move is refused by name with the path to it; other variables are unaffected, nothing is pretended."""
 
+# Cells stay in the form in which a person would write them.
+# ruff: noqa: E501
+
 from __future__ import annotations
 
 import pytest

@@ -1,0 +1,226 @@
+"""Values of many kinds: what they are, what they share and what they do is the same in another process."""
+
+# Cells stay in the form in which a person would write them.
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import pytest
+
+KINDS = {
+    "tensor dtypes and strides": (
+        """
+import torch
+b = torch.arange(6, dtype=torch.bfloat16); c = torch.randn(3, dtype=torch.complex64).conj(); e = torch.ones(1).expand(5)
+o = torch.arange(100.).as_strided((4, 4), (1, 1)); tr = torch.randn(300, 400).t(); z = torch.empty(0, 3); s0 = torch.tensor(3.5)
+neg = c.imag; i8 = torch.ones(4, dtype=torch.uint8)[1:]; boolean = torch.tensor([True, False])
+sums = [float(t.float().sum()) for t in (b, e, o, tr, neg)]; cv = c.clone(); before = (tr.stride(), e.stride(), o.stride())
+""",
+        "b.dtype is torch.bfloat16 and e.stride() == (0,) and e.untyped_storage().nbytes() == 4 and c.is_conj() and torch.equal(c, cv) and z.shape == (0, 3) "
+        "and (tr.stride(), e.stride(), o.stride()) == before and sums == [float(t.float().sum()) for t in (b, e, o, tr, neg)] and s0.item() == 3.5 and neg.is_neg()",
+    ),
+    "tensor python side": (
+        """
+import torch
+w = torch.nn.Parameter(torch.ones(3)); w.tag = {"a": w}; p = w.detach(); buf = torch.nn.Buffer(torch.ones(2)) if hasattr(torch.nn, "Buffer") else None
+frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+class T(torch.Tensor):
+    @property
+    def double_sum(self): return float(self.sum()) * 2
+sub = torch.ones(3).as_subclass(T); sub.note = "n"
+with torch.inference_mode(): inf = torch.ones(2)
+st = w.untyped_storage(); ts = torch.ones(4).storage()
+""",
+        "type(w) is torch.nn.Parameter and w.tag['a'] is w and w.requires_grad and p.data_ptr() == w.data_ptr() and not frozen.requires_grad and sub.double_sum == 6 "
+        "and type(sub) is T and sub.note == 'n' and inf.is_inference() and st.data_ptr() == w.data_ptr() and list(ts) == [1.] * 4",
+    ),
+    "tensors of other layouts": (
+        """
+import torch
+coo = torch.eye(3).to_sparse(); csr = torch.eye(3).to_sparse_csr(); meta = torch.empty(5, device="meta"); same = coo
+""",
+        "coo.layout is torch.sparse_coo and torch.equal(coo.to_dense(), torch.eye(3)) and torch.equal(csr.to_dense(), torch.eye(3)) and meta.shape == (5,) and same is coo",
+    ),
+    "arrays that share": (
+        """
+import numpy as np, torch
+own = np.arange(5); a = np.arange(24.).reshape(4, 6); f = np.asfortranarray(a); fv = f[1:, ::2]; r = a[::-1, 1]; ro = a[1:]; ro.flags.writeable = False
+big = np.zeros((300, 400)); tr = big.T; bv = tr[5]; st = np.lib.stride_tricks.as_strided(a, (3, 3), (8, 8)); bc = np.broadcast_to(a[0], (5, 6))
+rec = np.zeros(3, dtype=[("x", "f8"), ("y", "i4")]); rx = rec["x"]; ba = bytearray(b"abcdefgh"); fb = np.frombuffer(ba, np.uint8); t = torch.from_numpy(big); t2 = torch.from_numpy(a[2])
+z = np.empty((0, 5)); s = np.float32(2.5); dt = np.dtype("M8[ns]"); when = np.array(["2020-01-01"], "M8[D]"); txt = np.array(["ab", "c"]); per = np.empty((2, 3, 4)).transpose(1, 2, 0).copy("K"); pv = per[0]
+""",
+        "(a.__setitem__((0, 1), 77), r[3] == 77 and st[0, 1] == 77 and bc[4, 1] == 77 and bc.strides[0] == 0)[1] and (f.__setitem__((1, 0), 5), fv[0, 0] == 5 and fv.base is f and f.flags.f_contiguous)[1] "
+        "and not ro.flags.writeable and (big.__setitem__((0, 5), 3), bv[0] == 3 and float(t[0, 5]) == 3 and tr.base is big)[1] and (rec.__setitem__('x', 4), rx[2] == 4)[1] "
+        "and (ba.__setitem__(0, 65), fb[0] == 65)[1] and (a.__setitem__((2, 0), 9), float(t2[0]) == 9)[1] and z.shape == (0, 5) and type(s) is np.float32 and dt == 'M8[ns]' and str(when[0]) == '2020-01-01' "
+        "and list(txt) == ['ab', 'c'] and (per.__setitem__((0, 0, 0), 6), pv[0, 0] == 6)[1] and own.flags.owndata and own.base is None",
+    ),
+    "arrays of objects and subclasses": (
+        """
+import numpy as np
+l = [1]; o = np.array([l, None, {"l": l}, 4], dtype=object); ov = o[::2]; m = np.ma.masked_array([1., 2., 3.], mask=[0, 1, 0]); mv = m[1:]
+class A(np.ndarray):
+    pass
+sub = np.arange(4).view(A); sub.info = "i"; mat = np.matrix([[1, 2]]); rc = np.rec.array([(1, 2.)], dtype=[("a", int), ("b", float)]); gen = np.random.default_rng(3); first = gen.random(); want = np.random.default_rng(3).random(2)[1]
+""",
+        "(ov.__setitem__(0, 'x'), o[0] == 'x' and ov[1]['l'] is l)[1] and m.sum() == 4 and type(m) is np.ma.MaskedArray and (m.data.__setitem__(2, 9), mv[1] == 9)[1] and type(sub) is A and sub.info == 'i' "
+        "and mat.shape == (1, 2) and rc.b[0] == 2. and gen.random() == want",
+    ),
+    "frames": (
+        """
+import pandas as pd, numpy as np
+tag = [1]; df = pd.DataFrame({"x": np.arange(20_000.), "s": ["a", "b"] * 10_000, "o": [tag] * 20_000, "t": pd.date_range("2020", periods=20_000), "c": pd.Categorical(["u", "v"] * 10_000)})
+ser = df["x"]; idx = df.index; multi = df.set_index(["s", "x"]).head(); dtypes = df.dtypes; mean = df["x"].mean()
+""",
+        "df['o'].iloc[5] is tag and df['o'].iloc[9] is tag and df.dtypes.equals(dtypes) and df['x'].mean() == mean == ser.mean() and len(multi) == 5 and df['c'].cat.categories[1] == 'v' and np.shares_memory(df['x'].to_numpy(), df['x'].to_numpy())",
+    ),
+    "bytes": (
+        "data = b'x' * (2 << 20); again = data; box = [data]; ba = bytearray(b'y' * (2 << 20)); bb = {'b': ba}; small = bytearray(b'z'); sm = [small]; mv = memoryview(small)",
+        "data == b'x' * (2 << 20) and box[0] is data is again and bb['b'] is ba and len(ba) == 2 << 20 and (ba.append(1), len(bb['b']) == (2 << 20) + 1)[1] and sm[0] is small and (mv.__setitem__(0, 65), small == b'A')[1]",
+    ),
+    "classes": (
+        """
+import abc, functools, typing, dataclasses
+seen = []
+class Base:
+    def __init_subclass__(cls, /, name, **kw): super().__init_subclass__(**kw); seen.append(name); cls.label = name
+class Child(Base, name="c"):
+    pass
+class Meta(type):
+    made = []
+    def __new__(m, n, b, d): c = super().__new__(m, n, b, d); Meta.made.append(n); return c
+    def __call__(cls, *a): return super().__call__(*a)
+class WithMeta(metaclass=Meta):
+    x = 1
+class Shape(abc.ABC):
+    @abc.abstractmethod
+    def area(self): ...
+class Sq(Shape):
+    def area(self): return 4
+class Dup: pass
+Shape.register(Dup)
+class Slots:
+    __slots__ = ("a", "__b", "__weakref__")
+    def __init__(self): self.a = 1; self.__b = 2
+    @property
+    def b(self): return self.__b
+slot = Slots()
+T = typing.TypeVar("T")
+class Box(typing.Generic[T]):
+    def __init__(self, v: T): self.v = v
+    @classmethod
+    def of(cls, v): return cls(v)
+    @staticmethod
+    def two(): return 2
+bx = Box[int](3)
+class Attr(dict):
+    def __init__(self, *a, **k): super().__init__(*a, **k); self.__dict__ = self
+at = Attr(x=1)
+class Desc:
+    def __set_name__(self, o, n): self.name = n
+    def __get__(self, i, o=None): return self.name
+class Uses: field = Desc()
+@functools.total_ordering
+class Ord:
+    def __init__(self, n): self.n = n
+    def __eq__(self, o): return self.n == o.n
+    def __lt__(self, o): return self.n < o.n
+    def __hash__(self): return hash(self.n)
+od = {Ord(2): 1, Ord(1): 2}
+@dataclasses.dataclass(frozen=True, slots=True)
+class Fz:
+    x: int
+    y: tuple = ()
+fz = Fz(1, (2,)); fset = {fz}
+def local():
+    class L:
+        def me(self): return L
+    return L
+L = local(); li = L()
+order = [k for k in vars(Box) if k not in ('__dict__', '__weakref__')]
+""",
+        "seen == ['c'] and Child.label == 'c' and Meta.made == ['WithMeta'] and WithMeta().x == 1 and type(WithMeta) is Meta and Sq().area() == 4 and isinstance(Dup(), Shape) and Shape.__abstractmethods__ == {'area'} "
+        "and (slot.a, slot.b) == (1, 2) and not hasattr(slot, '__dict__') and bx.v == 3 and Box.of(1).v == 1 and Box.two() == 2 and Box[str] is not None and (setattr(at, 'x', 5), at['x'] == 5)[1] and Uses().field == 'field' "
+        "and od[Ord(1)] == 2 and max(od).n == 2 and fz in fset and Fz(1, (2,)) in fset and dataclasses.replace(fz, x=3).x == 3 and li.me() is L and [k for k in vars(Box) if k in order] == order",
+    ),
+    "abstract class stays abstract": (
+        "import abc\nclass S(abc.ABC):\n    @abc.abstractmethod\n    def area(self): ...\ndef fails():\n    try: S()\n    except TypeError: return True",
+        "fails()",
+    ),
+    "functions": (
+        """
+import functools, types, typing
+calls = []
+@functools.lru_cache(maxsize=None)
+def fib(n): calls.append(n); return n if n < 2 else fib(n - 1) + fib(n - 2)
+fib(5)
+UserId = typing.NewType("UserId", int)
+def deco(f):
+    @functools.wraps(f)
+    def inner(*a, **k): return f(*a, **k) + offset
+    return inner
+offset = 1
+@deco
+def add(a, b=2, *, c=3): "doc"; return a + b + c
+part = functools.partial(add, c=10)
+class C:
+    def __init__(self): self.n = 0
+    def m(self): self.n += 1; return self.n
+c = C(); bm = c.m; bl = [].append; gl = len
+@functools.singledispatch
+def sd(x): return "any"
+@sd.register
+def _int(x: int): return "int"
+def gen(): yield offset
+add.extra = c
+code = compile("1 + 1", "<c>", "eval")
+""",
+        "fib(6) == 8 and UserId(3) == 3 and add(1) == 7 and (globals().__setitem__('offset', 2), add(1) == 8)[1] and add.__doc__ == 'doc' and add.__wrapped__.__name__ == 'add' and part(1) == 15 and bm() == 1 and c.n == 1 and bm.__self__ is c "
+        "and (bl(3), bl.__self__ == [3])[1] and gl is len and sd(1) == 'int' and sd('') == 'any' and list(gen()) == [2] and add.extra is c and eval(code) == 2",
+    ),
+    "standard library": (
+        """
+import collections, decimal, datetime, pathlib, re, fractions, uuid, weakref, threading, queue, io, random, itertools, contextlib, types, sys, ipaddress
+od = collections.OrderedDict(a=1); ct = collections.Counter("aab"); dd = collections.defaultdict(list, k=[1]); dq = collections.deque([1, 2], maxlen=3); cm = collections.ChainMap(od, {})
+dec = decimal.Decimal("1.5"); dtm = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc); path = pathlib.Path("/a/b"); rx = re.compile("a+"); fr = fractions.Fraction(1, 3); uid = uuid.UUID(int=5)
+class K: pass
+k = K(); wv = weakref.WeakValueDictionary(k=k); wk = weakref.WeakKeyDictionary({k: 1}); ws = weakref.WeakSet([k]); cond = threading.Condition(); q = queue.Queue(); q.put(k); sio = io.StringIO("abc"); _ = sio.read(1); del _
+rnd = random.Random(4); rnd.random(); want = random.Random(4); want.random(); it = iter([1, 2, 3]); next(it); sn = types.SimpleNamespace(a=k); out = sys.stdout; ip = ipaddress.ip_address("1.2.3.4")
+try: raise ValueError("v", k)
+except ValueError as e: err = e
+sl = slice(1, 2); rg = range(3); el = ...; big = 10**50; cx = 1j; nan = float("nan")
+""",
+        "list(od) == ['a'] and ct['a'] == 2 and dd['z'] == [] and dq.maxlen == 3 and cm['a'] == 1 and cm.maps[0] is od and dec == decimal.Decimal('1.5') and dtm.year == 2020 and path.name == 'b' and rx.match('aa') and fr * 3 == 1 and uid.int == 5 "
+        "and wv['k'] is k and wk[k] == 1 and k in ws and cond.acquire(False) and q.get() is k and sio.read() == 'bc' and rnd.random() == want.random() and next(it) == 2 and sn.a is k and out is sys.stdout and err.args[1] is k and sl == slice(1, 2) "
+        "and el is ... and big == 10**50 and cx == 1j and nan != nan and str(ip) == '1.2.3.4'",
+    ),
+    "scikit-learn": (
+        """
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+import numpy as np
+X = np.random.rand(400, 5); y = (X[:, 0] > .5).astype(int)
+pipe = make_pipeline(StandardScaler(), RandomForestClassifier(5, random_state=0)).fit(X, y); pred = pipe.predict(X)
+""",
+        "(pipe.predict(X) == pred).all()",
+    ),
+    "matplotlib": (
+        "import matplotlib; matplotlib.use('Agg')\nimport matplotlib.pyplot as plt\nfig, ax = plt.subplots(); line, = ax.plot([1, 2, 3])",
+        "fig.axes[0] is ax and ax.lines[0] is line and line.get_ydata()[2] == 3",
+    ),
+    "modules": (
+        "import os.path as osp, collections.abc, types\nmade = types.ModuleType('made'); made.x = [1]; held = made.x",
+        "osp.join('a', 'b') == 'a/b' and collections.abc.Sized and made.x is held and made.__name__ == 'made'",
+    ),
+    "namespaces": ("import math\ng = globals(); x = 1; mv = vars(math); box = [g]", "g is globals() and g['x'] == 1 and mv is vars(math) and box[0] is g"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_kind_restored_in_another_process_is_the_same(process, kind):
+    cells, expression = KINDS[kind]
+    unsaved = process(f"cell({cells!r}); result = [[u.name, u.reason, u.path, u.detail] for u in save().unsaved]")
+    assert unsaved == []
+    assert process(f"restore_all(); result = bool(check({expression!r}))") is True
+    again = process("restore_all(); r = save(); result = [r.dirty_regions, [m.header.type_name for u, m in tracker.manifest.units.items()]]")
+    assert again[0] == 0
