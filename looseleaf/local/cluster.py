@@ -10,6 +10,7 @@ An embedded cluster ends with its creator, also when that is killed. A detached 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -79,18 +80,15 @@ class LocalCluster:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         process, ready_fd, lifeline_fd = _execute_supervisor(plan, detached)
         try:
-            result = _read_result(ready_fd, plan.start_timeout_s + plan.stop_timeout_s * 4 + STOP_EXTRA_S)
+            result = _read_result(ready_fd, plan.start_timeout_s + _stop_limit_s(plan.stop_timeout_s))
         except BaseException:
-            # An interrupt: the supervisor sees its lifeline close, and stops what it started.
-            os.close(lifeline_fd)
-            wait_for(lambda: not records.cluster_processes(plan.cluster_id), plan.stop_timeout_s + STOP_EXTRA_S)
-            process.wait()
+            # Such as an interrupt by the person.
+            _give_up(plan, process, lifeline_fd)
             raise
         finally:
             os.close(ready_fd)
         if not result.get("ready"):
-            os.close(lifeline_fd)
-            process.wait()
+            _give_up(plan, process, lifeline_fd)
             raise _start_failed(plan, result)
         if detached:
             os.close(lifeline_fd)
@@ -164,7 +162,7 @@ class LocalCluster:
     def stop(self) -> list[str]:
         """Ends everything in order; returns what had to be removed by force. Idempotent."""
         last = self.record
-        limit_s = STOP_EXTRA_S + 15.0 * (len(last.services) + 1)
+        limit_s = _stop_limit_s(last.stop_timeout_s)
         if self._owner is not None:
             self._owner.terminate()
             try:
@@ -173,9 +171,10 @@ class LocalCluster:
                 self._owner.kill()
                 self._owner.wait()
         elif last.alive:
-            os.kill(last.supervisor_pid, signal.SIGTERM)
-            if not wait_for(lambda: not last.alive, limit_s):
-                os.kill(last.supervisor_pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(last.supervisor_pid, signal.SIGTERM)
+                if not wait_for(lambda: not last.alive, limit_s):
+                    os.kill(last.supervisor_pid, signal.SIGKILL)
         if self._lifeline_fd is not None:
             os.close(self._lifeline_fd)
             self._lifeline_fd = None
@@ -198,10 +197,14 @@ class LocalCluster:
         return services[name]
 
     def _signal(self, service: str, number: signal.Signals) -> None:
+        down = PreconditionFailed("SERVICE_DOWN", f"{service} is not running now; wait until it serves")
         pid = self.pid(service)
         if pid == 0:
-            raise PreconditionFailed("SERVICE_DOWN", f"{service} is not running now; wait until it serves")
-        os.kill(pid, number)
+            raise down
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            raise down from None
 
 
 def cluster_config(settings: Mapping[str, Any]) -> ClusterConfig:
@@ -267,7 +270,7 @@ def _execute_supervisor(plan: ClusterPlan, detached: bool) -> tuple[subprocess.P
     """The process, the reading end of its result, and the writing end of its lifeline."""
     ready_read, ready_write = os.pipe()
     lifeline_read, lifeline_write = os.pipe()
-    passed = [ready_write, lifeline_read]
+    passed, kept = [ready_write, lifeline_read], [ready_read, lifeline_write]
     command = [
         sys.executable, "-m", "looseleaf.local.supervisor", "--ready-fd", str(ready_write),
         "--lifeline-fd", str(lifeline_read), *(["--detach"] if detached else []),
@@ -279,12 +282,30 @@ def _execute_supervisor(plan: ClusterPlan, detached: bool) -> tuple[subprocess.P
                 env=child_environment(plan.cluster_id),
             )
         assert process.stdin is not None
-        with process.stdin:
+        # A supervisor that died before it read its plan is found out by its silence.
+        with contextlib.suppress(BrokenPipeError), process.stdin:
             process.stdin.write(json.dumps(plan.to_json()).encode())
+    except BaseException:
+        for fd in kept:
+            os.close(fd)
+        raise
     finally:
         for fd in passed:
             os.close(fd)
     return process, ready_read, lifeline_write
+
+
+def _stop_limit_s(stop_timeout_s: float) -> float:
+    """What a whole stop may take: daemons together, then frontend, scheduler and store one after another."""
+    return 4 * stop_timeout_s + STOP_EXTRA_S
+
+
+def _give_up(plan: ClusterPlan, process: subprocess.Popen[bytes], lifeline_fd: int) -> None:
+    """Ends a start that did not succeed: the supervisor sees its lifeline close, and stops what it started."""
+    os.close(lifeline_fd)
+    if not wait_for(lambda: not records.cluster_processes(plan.cluster_id), _stop_limit_s(plan.stop_timeout_s)):
+        sweep(plan.cluster_id, Path(plan.run_dir))
+    process.wait()
 
 
 def _read_result(fd: int, timeout_s: float) -> dict[str, Any]:

@@ -31,7 +31,8 @@ class ServiceProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Executes the service; its output goes to its log."""
+        """Executes the service; its output goes to its log. Raises OSError if that cannot be."""
+        self.started_s = time.monotonic()
         rotate_log(Path(self.spec.log), self._plan.log_bytes_max)
         with open(self.spec.log, "ab") as output:
             self._process = subprocess.Popen(
@@ -39,7 +40,6 @@ class ServiceProcess:
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, pass_fds=[self._lifeline_fd],
                 env=child_environment(self._plan.cluster_id), start_new_session=True,
             )
-        self.started_s = time.monotonic()
         self.record.pid = self._process.pid
         self.record.state = "starting"
         log.info("service_executed", name=self.spec.name, pid=self._process.pid)
@@ -89,7 +89,13 @@ class ServiceProcess:
 
 
 def rotate_log(path: Path, bytes_max: int) -> None:
-    """Copies a log that is too long to `*.log.1` and empties it in place: its writers append and go on."""
-    if path.exists() and path.stat().st_size > bytes_max:
-        shutil.copyfile(path, path.with_suffix(".log.1"))
-        os.truncate(path, 0)
+    """Copies a log that is too long to `*.log.1` and empties it in place: its writers append and go on.
+
+    A disk without room for the copy puts it off.
+    """
+    try:
+        if path.exists() and path.stat().st_size > bytes_max:
+            shutil.copyfile(path, path.with_suffix(".log.1"))
+            os.truncate(path, 0)
+    except OSError as error:
+        log.warning("log_not_rotated", path=str(path), cause=str(error))

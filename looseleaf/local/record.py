@@ -45,6 +45,8 @@ class ClusterRecord:
     kernel_sockets: dict[str, str]
     started_unix_ms: int
     services: dict[str, ServiceRecord] = field(default_factory=dict)
+    # What each service may take to stop before it is killed.
+    stop_timeout_s: float = 15.0
     format: int = FORMAT
 
     @property

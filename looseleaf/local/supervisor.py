@@ -66,6 +66,7 @@ class Supervisor:
             run_dir=plan.run_dir, device=plan.device, gpus_per_host=plan.gpus_per_host, hosts=plan.host_ids,
             kernel_sockets=plan.kernel_sockets, started_unix_ms=time.time_ns() // 1_000_000,
             services={name: service.record for name, service in self._services.items()},
+            stop_timeout_s=plan.stop_timeout_s,
         )
 
     def request_stop(self, why: str) -> None:
@@ -155,11 +156,15 @@ class Supervisor:
             delay_s = service.delay.after_exit(service.started_s, time.monotonic())
             service.record.last_exit, service.record.state, service.record.pid = service.exit_text, "waiting", 0
             log.error("service_lost", name=service.spec.name, how=service.exit_text, restart_in_s=delay_s)
-            self._write()
+            self._update()
             await asyncio.sleep(delay_s)
             service.record.restarts += 1
-            service.start()
-            self._write()
+            try:
+                service.start()
+            except OSError as error:
+                # Such as a lack of memory: the next turn tries again after its delay.
+                log.error("service_not_executed", name=service.spec.name, cause=str(error))
+            self._update()
 
     async def _probe(self, service: ServiceProcess) -> None:
         before = service.record.state
@@ -169,7 +174,7 @@ class Supervisor:
             service.record.state = "unresponsive"
         if service.record.state != before:
             log.info("service_state_changed", name=service.spec.name, state=service.record.state)
-            self._write()
+            self._update()
 
     async def _reap_orphans(self) -> None:
         while True:
@@ -183,7 +188,7 @@ class Supervisor:
         await asyncio.gather(*tasks, return_exceptions=True)
         if not any(service.alive for service in self._services.values()) and self._record.state == "stopping":
             return
-        self._write("stopping")
+        self._update("stopping")
         daemons = [service for service in self._services.values() if service.spec.host_id]
         await asyncio.gather(*(service.stop(self.plan.stop_timeout_s) for service in daemons))
         for service in reversed([service for service in self._services.values() if not service.spec.host_id]):
@@ -194,6 +199,13 @@ class Supervisor:
     def _write(self, state: str = "") -> None:
         self._record.state = state or self._record.state
         records.write_record(self._run_dir, self._record)
+
+    def _update(self, state: str = "") -> None:
+        """As `_write`, for a cluster that is up: a full disk must not end it."""
+        try:
+            self._write(state)
+        except OSError as error:
+            log.error("record_not_written", cause=str(error))
 
 
 def reap_orphans(own_pids: set[int]) -> None:
