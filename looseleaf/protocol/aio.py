@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
 import socket
 from collections import deque
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from typing import Final
 
 from looseleaf.errors import InvalidArgument, LooseLeafError
 from looseleaf.protocol.channel import peer_closed, receive_some, send_some
-from looseleaf.protocol.frames import FrameReader, Message, close_fds, encode_frame
+from looseleaf.protocol.frames import FrameReader, Message, close_fds, duplicate_fds, encode_frame
 from looseleaf.units import MIB
 
 # A sender waits while more than this lies unsent; one whole frame may lie on top of it.
@@ -43,7 +43,9 @@ class AsyncChannel:
         self._received = asyncio.Event()
         self._room = asyncio.Event()
         self._room.set()
+        # Why nothing more comes in, and why nothing more can be sent.
         self._error: LooseLeafError | None = None
+        self._send_error: LooseLeafError | None = None
         self._closed = False
         self._resume_reading()
 
@@ -63,7 +65,7 @@ class AsyncChannel:
         `PEER_CLOSED`.
         """
         frame = encode_frame(message, len(fds))
-        while self._outgoing_bytes > OUTGOING_BYTES_MAX and not self.closed:
+        while self._outgoing_bytes > OUTGOING_BYTES_MAX:  # 0 once the connection has ended
             self._room.clear()
             await self._room.wait()
         self._push(frame, fds)
@@ -75,9 +77,9 @@ class AsyncChannel:
     def _push(self, frame: bytes, fds: Sequence[int]) -> None:
         if self._closed:
             raise peer_closed("this side closed the connection")
-        if self._error is not None:
-            raise self._error
-        self._outgoing.append(_Outgoing(memoryview(frame), [os.dup(fd) for fd in fds]))
+        if self._send_error is not None:
+            raise self._send_error
+        self._outgoing.append(_Outgoing(memoryview(frame), duplicate_fds(fds)))
         self._outgoing_bytes += len(frame)
         if not self._writing:
             self._flush()
@@ -98,7 +100,10 @@ class AsyncChannel:
                 self._writing = True
                 self._loop.add_writer(self._sock, self._flush)
         except OSError as error:
-            self._fail(peer_closed(f"the other side closed the connection: {error}"))
+            self._end_sending(peer_closed(f"the other side closed the connection: {error}"))
+            # What the peer sent before it went is still received; this makes sure that an end follows.
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
             return
         if not self._outgoing and self._writing:
             self._writing = False
@@ -166,36 +171,36 @@ class AsyncChannel:
     def _fail(self, error: LooseLeafError) -> None:
         if self._error is None:
             self._error = error
-        self._stop_io()
-        self._received.set()
-        self._room.set()
+        self._stop_reading()
+        self._end_sending(error)
 
-    def _stop_io(self) -> None:
-        if self._sock.fileno() >= 0:
+    def _stop_reading(self) -> None:
+        if self._reading:
+            self._reading = False
             self._loop.remove_reader(self._sock)
+        self._received.set()
+
+    def _end_sending(self, error: LooseLeafError) -> None:
+        if self._send_error is None:
+            self._send_error = error
+        if self._writing:
+            self._writing = False
             self._loop.remove_writer(self._sock)
-        self._reading = self._writing = False
         for item in self._outgoing:
             close_fds(item.fds)
         self._outgoing.clear()
         self._outgoing_bytes = 0
+        self._room.set()
 
     def close(self) -> None:
         """Drops what is unsent, closes the socket and every received fd that nobody took. Idempotent."""
         if self._closed:
             return
         self._closed = True
-        self._stop_io()
+        self._stop_reading()
+        self._end_sending(peer_closed("this side closed the connection"))
         self._sock.close()
         self._reader.close()
         for _, fds in self._incoming:
             close_fds(fds)
         self._incoming.clear()
-        self._received.set()
-        self._room.set()
-
-    async def drain(self) -> None:
-        """Waits until everything queued has been handed to the socket or the connection has ended."""
-        while self._outgoing and not self.closed:
-            self._room.clear()
-            await self._room.wait()

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import itertools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from looseleaf.errors import CapacityExceeded, LooseLeafError
+from looseleaf.errors import CapacityExceeded, LooseLeafError, Unavailable
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.channel import peer_closed
 from looseleaf.protocol.frames import Message, close_fds
 from looseleaf.protocol.rpc import (
     OK,
     Reply,
+    as_fault,
     build_error,
     build_message,
     is_reply,
@@ -56,13 +58,14 @@ class AsyncLink:
     async def serve(self) -> LooseLeafError:
         """Reads until the connection ends and returns why. Raises only CancelledError.
 
-        By then every handler was cancelled, every own request has failed and the channel is closed.
+        By then every handler was cancelled, every own request has failed and the channel is closed. An exception in
+        `on_event` ends the connection too: a LooseLeafError as it is, another as Internal `BUG`.
         """
         try:
             while True:
                 await self._take(*await self.channel.recv())
-        except LooseLeafError as error:
-            self._error = self._error or error
+        except Exception as error:
+            self._error = self._error or as_fault(error)
         finally:
             await self._end(self._error or peer_closed("this side closed the connection"))
         return self._error
@@ -94,10 +97,6 @@ class AsyncLink:
         """Sends a message that gets no reply; waits while the peer is slow."""
         await self.channel.send(build_message(type_, 0, body), fds)
 
-    def send_event_now(self, type_: str, body: Message) -> None:
-        """As `send_event`, outside a coroutine, for rare small messages."""
-        self.channel.send_now(build_message(type_, 0, body))
-
     def close(self) -> None:
         """Ends the connection; `serve` returns. Idempotent."""
         self._error = self._error or peer_closed("this side closed the connection")
@@ -125,7 +124,8 @@ class AsyncLink:
         if len(self._tasks) >= HANDLERS_MAX:
             close_fds(fds)
             busy = CapacityExceeded("TOO_MANY_REQUESTS", f"more than {HANDLERS_MAX} requests at once; ask again later")
-            self.channel.send_now(build_error(message["id"], busy))
+            with contextlib.suppress(Unavailable):  # the peer has gone: what it sent before is still taken
+                self.channel.send_now(build_error(message["id"], busy))
             return
         task = asyncio.get_running_loop().create_task(self._answer(message, fds))
         self._tasks.add(task)

@@ -7,7 +7,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from looseleaf.errors import InvalidArgument, Timeout, Unavailable
@@ -32,6 +32,11 @@ def receive_some(sock: socket.socket) -> tuple[bytes, list[int]]:
         data, ancillary, flags, _ = sock.recvmsg(RECEIVE_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
     except (ConnectionError, ValueError) as error:  # ValueError: closed by us meanwhile
         raise peer_closed(f"the connection broke: {error}") from error
+    return data, claim_fds(ancillary, flags)
+
+
+def claim_fds(ancillary: Iterable[tuple[int, int, bytes]], flags: int) -> list[int]:
+    """The fds that a recvmsg brought, now the caller's. Raises InvalidArgument `FDS_TRUNCATED`; none is open then."""
     fds = array.array("i")
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -39,7 +44,7 @@ def receive_some(sock: socket.socket) -> tuple[bytes, list[int]]:
     if flags & socket.MSG_CTRUNC:
         close_fds(fds)
         raise InvalidArgument("FDS_TRUNCATED", "fds were lost on the way: this process may have too many files open")
-    return data, list(fds)
+    return list(fds)
 
 
 def send_some(sock: socket.socket, data: memoryview, fds: Sequence[int]) -> int:
@@ -51,8 +56,8 @@ def send_some(sock: socket.socket, data: memoryview, fds: Sequence[int]) -> int:
 class Channel:
     """Messages over `sock`, which it owns. `send` may be called from any thread, `recv` from one thread at a time.
 
-    A message cut short by an exception in `send` (a signal handler that raises) makes the stream unusable, so it closes
-    the channel; `ThreadedLink` sends from a thread of its own, where no handler runs.
+    A message cut short by an exception in `send` (a signal handler that raises, a peer that went) ends the stream; what
+    the peer sent before that is still received. `ThreadedLink` sends from a thread of its own, where no handler runs.
     """
 
     def __init__(self, sock: socket.socket) -> None:
@@ -60,6 +65,7 @@ class Channel:
         self._sock = sock
         self._reader = FrameReader()
         self._send_lock = threading.RLock()
+        self._send_ended = False
         self._closed = False
 
     def fileno(self) -> int:
@@ -76,8 +82,8 @@ class Channel:
     def send_frame(self, frame: bytes, fds: Sequence[int] = ()) -> None:
         """Sends a frame made by `encode_frame` for as many `fds`. Raises Unavailable `PEER_CLOSED`."""
         with self._send_lock:
-            if self._closed:
-                raise peer_closed("this side closed the connection")
+            if self._send_ended:
+                raise peer_closed("nothing can be sent any more: the connection has ended")
             view = memoryview(frame)
             done = False
             try:
@@ -89,7 +95,7 @@ class Channel:
                 raise peer_closed(f"the other side closed the connection: {error}") from error
             finally:
                 if not done:
-                    self.shutdown()
+                    self._end_stream()
 
     def recv(self, timeout_s: float | None = None) -> tuple[Message, list[int]]:
         """The next message and its fds, which are the caller's to close.
@@ -118,7 +124,10 @@ class Channel:
 
     def _wait_readable(self, deadline_s: float) -> None:
         poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
+        try:
+            poll.register(self._sock, select.POLLIN)
+        except ValueError as error:  # closed meanwhile
+            raise peer_closed("this side closed the connection") from error
         remaining_ms = max(0.0, (deadline_s - time.monotonic()) * 1000)
         if not poll.poll(remaining_ms):
             raise Timeout("RECEIVE_TIMEOUT", "no message came in the given time")
@@ -126,6 +135,10 @@ class Channel:
     def shutdown(self) -> None:
         """Ends the stream in both directions: the peer and a thread blocked in `recv` see its end. Fds stay open."""
         self._closed = True
+        self._end_stream()
+
+    def _end_stream(self) -> None:
+        self._send_ended = True
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -139,7 +152,7 @@ class Channel:
 
     def forget(self) -> None:
         """Closes this process's copy of the socket without ending the stream; for a forked child."""
-        self._closed = True
+        self._closed = self._send_ended = True
         self._sock.close()
         self._reader.close()
 

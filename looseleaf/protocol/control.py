@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from looseleaf.errors import InvalidArgument, Timeout
-from looseleaf.protocol.channel import peer_closed
+from looseleaf.protocol.channel import claim_fds, peer_closed
 from looseleaf.protocol.frames import Message, close_fds, pack, unpack_map
 from looseleaf.units import KIB
 
@@ -61,13 +61,8 @@ class ControlSocket:
             )
         except ConnectionError as error:
             raise peer_closed(f"the zygote's control channel ended: {error}") from error
-        fds = array.array("i")
-        for level, kind, payload in ancillary:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                fds.frombytes(payload[: len(payload) - len(payload) % fds.itemsize])
+        fds = claim_fds(ancillary, flags)
         try:
-            if flags & socket.MSG_CTRUNC:
-                raise InvalidArgument("FDS_TRUNCATED", "fds were lost on the way to or from a zygote")
             if flags & socket.MSG_TRUNC:
                 raise InvalidArgument("MESSAGE_MALFORMED", "a control message is longer than a datagram may be")
             if not data:
@@ -78,7 +73,7 @@ class ControlSocket:
         except Exception:
             close_fds(fds)
             raise
-        return message, list(fds)
+        return message, fds
 
     def forget(self) -> None:
         """Gives up the fd without closing it; for a child that closes all fds itself."""

@@ -146,6 +146,18 @@ class FrameReader:
         self._buffer.clear()
 
 
+def duplicate_fds(fds: Iterable[int]) -> list[int]:
+    """A close-on-exec duplicate of each of `fds`. Raises OSError; none is left open then."""
+    copies: list[int] = []
+    try:
+        for fd in fds:
+            copies.append(os.dup(fd))  # noqa: PERF401 - a failure in between must know what there is
+    except OSError:
+        close_fds(copies)
+        raise
+    return copies
+
+
 def close_fds(fds: Iterable[int]) -> None:
     """Closes each of `fds`; one that is closed already does not stop the others."""
     for fd in fds:

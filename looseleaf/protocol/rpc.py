@@ -63,14 +63,19 @@ def build_message(type_: str, request_id: int, body: Mapping[str, object]) -> Me
     return message
 
 
+def as_fault(error: BaseException) -> LooseLeafError:
+    """`error`, or Internal `BUG` for an exception that is no LooseLeafError: a fault of ours, which is logged."""
+    if isinstance(error, LooseLeafError):
+        return error
+    error_id = secrets.token_hex(4)
+    _log.error("handler_failed error_id=%s", error_id, exc_info=error)
+    text = f"a fault in LooseLeaf ({type(error).__name__}); the log has it as {error_id}"
+    return Internal("BUG", text, error_id=error_id)
+
+
 def build_error(request_id: int, error: BaseException) -> Message:
-    """The reply for a request that failed; an exception that is no LooseLeafError is a fault of ours and is logged."""
-    if not isinstance(error, LooseLeafError):
-        error_id = secrets.token_hex(4)
-        _log.error("request_failed error_id=%s", error_id, exc_info=error)
-        text = f"a fault in LooseLeaf ({type(error).__name__}); the log has it as {error_id}"
-        error = Internal("BUG", text, error_id=error_id)
-    return {"t": ERROR, "id": request_id, "error": to_wire(error)}
+    """The reply for a request that failed; see `as_fault`."""
+    return {"t": ERROR, "id": request_id, "error": to_wire(as_fault(error))}
 
 
 def unknown_message(message: Message) -> InvalidArgument:

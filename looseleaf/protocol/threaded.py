@@ -19,9 +19,10 @@ from typing import Final
 
 from looseleaf.errors import LooseLeafError, Unavailable
 from looseleaf.protocol.channel import Channel, peer_closed
-from looseleaf.protocol.frames import Message, close_fds, encode_frame
+from looseleaf.protocol.frames import Message, close_fds, duplicate_fds, encode_frame
 from looseleaf.protocol.rpc import (
     OK,
+    as_fault,
     build_error,
     build_message,
     is_reply,
@@ -45,9 +46,9 @@ class ThreadedLink:
     """Requests in both directions over `channel`, from any thread.
 
     `on_event` and `on_request` are called on the reader thread, in order of arrival; they own the fds and must not wait
-    for a reply on this link. Without `on_request` every request is refused. `on_close` is called once on the reader
-    thread when the connection has ended, with the reason. A forked child has no link: every call raises Unavailable
-    `FORKED_CHILD` there.
+    for a reply on this link; one that raises ends the connection. Without `on_request` every request is refused.
+    `on_close` is called once on the reader thread when the connection has ended, with the reason, after all that the
+    peer sent before it went. A forked child has no link: every call raises Unavailable `FORKED_CHILD` there.
     """
 
     def __init__(
@@ -169,26 +170,26 @@ class ThreadedLink:
             time.sleep(_ROOM_POLL_S)
         if self._error is not None:
             raise self._error
-        self._outgoing.put((frame, [os.dup(fd) for fd in fds]))
+        self._outgoing.put((frame, duplicate_fds(fds)))
 
     def _has_room(self, frame_bytes: int) -> bool:
         waiting = self._outgoing.qsize()
         return waiting == 0 or (frame_bytes <= SMALL_FRAME_BYTES_MAX and waiting < OUTGOING_FRAMES_MAX)
 
     def _send_loop(self) -> None:
-        while True:
-            item = self._outgoing.get()
-            if item is None:
-                return
+        broken = False
+        while (item := self._outgoing.get()) is not None:
             if callable(item):
-                item()
+                if not broken:
+                    item()
                 continue
             frame, fds = item
             try:
-                if self._error is None:
+                if not broken:
                     self.channel.send_frame(frame, fds)
-            except LooseLeafError as error:
-                self._end(error)
+            except LooseLeafError:
+                # The stream is shut down now: the reader takes what the peer had sent, sees the end and ends the link.
+                broken = True
             finally:
                 close_fds(fds)
 
@@ -198,6 +199,9 @@ class ThreadedLink:
                 self._take(*self.channel.recv())
         except LooseLeafError as error:
             self._end(error)
+        except Exception as error:
+            # A callback's fault. Without an end whoever waits for a reply would wait for ever.
+            self._end(as_fault(error))
         self.channel.close()
         assert self._error is not None
         if self._on_close is not None:

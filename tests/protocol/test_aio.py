@@ -58,7 +58,6 @@ async def test_async_channel_slow_peer_holds_the_sender_back(pair: Pair) -> None
     for _ in range(40):
         await asyncio.wait_for(right.recv(), LIMIT_S)
     await asyncio.wait_for(task, LIMIT_S)
-    await asyncio.wait_for(left.drain(), LIMIT_S)
     assert left.outgoing_bytes == 0
     left.close()
     right.close()
@@ -88,6 +87,20 @@ async def test_async_channel_peer_gone_delivers_what_came_then_raises(pair: Pair
     with pytest.raises(Unavailable):
         await right.send({"t": "x"})
     assert right.closed
+    right.close()
+
+
+async def test_async_channel_peer_gone_seen_by_a_send_first_still_delivers_what_it_said(pair: Pair) -> None:
+    right = AsyncChannel(pair[1])
+    for number in range(3):
+        pair[0].sendall(encode_frame({"t": "x", "number": number, "pad": bytes(50_000)}))
+    pair[0].close()
+    await right.send({"t": "first to notice"})
+    with pytest.raises(Unavailable):
+        await right.send({"t": "x"})
+    assert [(await asyncio.wait_for(right.recv(), LIMIT_S))[0]["number"] for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(Unavailable):
+        await asyncio.wait_for(right.recv(), LIMIT_S)
     right.close()
 
 

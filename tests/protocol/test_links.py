@@ -70,6 +70,8 @@ class Peer:
         return {}
 
     async def on_event(self, message: dict[str, Any], fds: list[int]) -> None:
+        if message["t"] == "fault":
+            raise ZeroDivisionError
         self.events.put(message)
 
     def ask(self, type_: str, body: dict[str, Any], timeout_s: float = LIMIT_S) -> dict[str, Any]:
@@ -283,6 +285,71 @@ def test_threaded_link_in_a_forked_child_is_dead_and_the_parents_lives(
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
     assert link.request("echo", {"value": 2})[0] == {"value": 2}
+    link.close()
+
+
+def test_threaded_link_peer_gone_seen_by_a_send_first_still_delivers_what_it_said(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Less than a message: when the send fails, the later ones still lie in the socket.
+    monkeypatch.setattr("looseleaf.protocol.channel.RECEIVE_BYTES", 1024)
+    send_failed = threading.Event()
+    seen: SimpleQueue[Any] = SimpleQueue()
+
+    class WatchedChannel(Channel):
+        def send_frame(self, frame: bytes, fds: Any = ()) -> None:
+            try:
+                super().send_frame(frame, fds)
+            except Unavailable:
+                send_failed.set()
+                raise
+
+    def on_event(message: dict[str, Any], fds: list[int]) -> None:
+        if message["number"] == 0:
+            link.send_event("first to notice", {})
+            assert send_failed.wait(LIMIT_S)
+        seen.put(message["number"])
+
+    peer = Channel(pair[0])
+    for number in range(6):
+        peer.send({"t": "x", "number": number, "pad": bytes(2000)})
+    peer.close()
+    link = ThreadedLink(WatchedChannel(pair[1]), on_event, on_close=lambda error: seen.put(error.reason))
+    link.start()
+    assert [seen.get(timeout=LIMIT_S) for _ in range(7)] == [*range(6), "PEER_CLOSED"]
+    assert not link.flush(0.0)
+    link.close()
+
+
+def test_threaded_link_callback_with_a_fault_ends_the_link_and_nobody_waits(
+    peer_and_socket: tuple[Peer, socket.socket],
+) -> None:
+    peer, sock = peer_and_socket
+    ended: Future[LooseLeafError] = Future()
+
+    def on_event(message: dict[str, Any], fds: list[int]) -> None:
+        raise ZeroDivisionError
+
+    link = ThreadedLink(Channel(sock), on_event, on_close=ended.set_result).start()
+    waiting = link.begin("wait", {})
+    asyncio.run_coroutine_threadsafe(peer.link.send_event("note", {}), peer.loop).result(LIMIT_S)
+    with pytest.raises(Internal) as caught:
+        waiting.result(LIMIT_S)
+    assert caught.value.reason == "BUG"
+    assert ended.result(LIMIT_S) is caught.value
+    assert peer.ended.result(LIMIT_S).reason == "PEER_CLOSED"
+    link.close()
+
+
+def test_async_link_event_handler_with_a_fault_ends_the_link_and_serve_tells(
+    peer_and_socket: tuple[Peer, socket.socket],
+) -> None:
+    peer, sock = peer_and_socket
+    link = ThreadedLink(Channel(sock)).start()
+    link.send_event("fault", {})
+    assert peer.ended.result(LIMIT_S).reason == "BUG"
+    with pytest.raises(Unavailable):
+        link.request("echo", {"value": 1})
     link.close()
 
 
