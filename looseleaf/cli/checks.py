@@ -60,7 +60,7 @@ def _guarded(name: str, run: Callable[[], Check]) -> Check:
         return run()
     except LooseLeafError as error:
         return Check(name, "fail", str(error))
-    except (OSError, ImportError, subprocess.SubprocessError) as error:
+    except (OSError, ImportError, ValueError, LookupError, subprocess.SubprocessError) as error:
         return Check(name, "fail", f"cannot be checked: {type(error).__name__}: {error}")
 
 

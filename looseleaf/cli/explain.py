@@ -95,21 +95,18 @@ def _plain(cell: ExplainedCell) -> dict[str, Any]:
 
 
 def _show_all(cells: list[ExplainedCell]) -> None:
-    from rich.markup import escape
-
     rows = []
     for cell in cells:
         recipe = cell.analysis.recipe
-        row = [
-            str(cell.index),
+        rows.append([
+            cell.index,
             cell.cell_id,
             f"{recipe.label.upper()} {recipe.confidence:.2f}",
             recipe.reason,
             _short(cell.analysis.state_names),
             _short(recipe.imports),
-            str(recipe.live_names),
-        ]
-        rows.append([escape(text) for text in row])
+            recipe.live_names,
+        ])
     columns = ["cell", "id", "runs on", "why", "needs", "packages", "live"]
     print_table("", columns, rows, "The notebook has no code cells.")
     gpu = sum(cell.analysis.recipe.label == "gpu" for cell in cells)

@@ -52,16 +52,21 @@ def print_json(value: Any) -> None:
 
 
 def print_table(title: str, columns: list[str], rows: list[list[Any]], empty: str) -> None:
-    """A table on stdout, or the sentence `empty`."""
+    """A table on stdout, or the sentence `empty`. Cells are shown as they are: brackets in a name are no markup."""
     from rich.table import Table
+    from rich.text import Text
 
     if not rows:
         print(empty)
         return
-    table = Table(*columns, title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for row in rows:
-        table.add_row(*(str(cell) for cell in row))
-    stdout_console().print(table)
+        table.add_row(*(Text(str(cell)) for cell in row))
+    console = stdout_console()
+    if title:
+        # On a line of its own: a table's own title is wrapped to the table's width.
+        console.print(Text(title, style="italic"))
+    console.print(table)
 
 
 def stdout_console() -> Console:

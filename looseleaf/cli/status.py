@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -20,7 +20,7 @@ from looseleaf.cli.options import (
     wait,
 )
 
-WATCH_INTERVAL_S = 1.0
+WATCH_INTERVAL_S: Final = 1.0
 
 
 def register(app: typer.Typer) -> None:
@@ -89,6 +89,7 @@ def gather(run_dir: Path) -> dict[str, Any]:
 def render(found: dict[str, Any]) -> Any:
     """The text for people."""
     from rich.console import Group
+    from rich.markup import escape
     from rich.table import Table
 
     services = Table("service", "state", "pid", "restarts", "address", box=None, pad_edge=False, header_style="bold")
@@ -96,12 +97,12 @@ def render(found: dict[str, Any]) -> Any:
         color = "green" if service["state"] == "serving" else "red"
         services.add_row(
             name, f"[{color}]{service['state']}[/{color}]", str(service["pid"] or "-"), str(service["restarts"]),
-            service["address"],
+            escape(service["address"]),
         )
     age_s = found["age_s"]
-    head = f"cluster {found['cluster_id']}: {found['state']} for {age_s:.0f} s, data in {found['data']}"
+    head = escape(f"cluster {found['cluster_id']}: {found['state']} for {age_s:.0f} s, data in {found['data']}")
     if found["pool"] is None:
-        return Group(head, services, f"[red]pool unknown: {found['pool_problem']}[/red]")
+        return Group(head, services, f"[red]pool unknown: {escape(found['pool_problem'])}[/red]")
     columns = ("host", "liveness", "device", "GPUs", "leased", "workers")
     hosts = Table(*columns, box=None, pad_edge=False, header_style="bold")
     for host in found["pool"]["hosts"]:

@@ -66,12 +66,15 @@ def test_kernelspec_is_found_when_installed(tmp_path: Path, monkeypatch: pytest.
     assert checks.check_jupyter().state == "fail"
 
 
-def test_check_that_cannot_run_is_a_failure_not_a_crash() -> None:
-    def broken() -> checks.Check:
-        raise OSError("no such thing")
-
-    found = checks._guarded("odd", broken)
-    assert (found.state, "no such thing" in found.finding) == ("fail", True)
+def test_check_that_cannot_run_is_a_failure_not_a_crash(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    for script in ("exit 0", "echo not what was asked for"):
+        python.write_text(f"#!/bin/sh\n{script}\n")
+        python.chmod(0o700)
+        found = checks._guarded("torch", lambda: checks.check_torch(str(python)))
+        assert (found.state, "cannot be checked" in found.finding) == ("fail", True)
+    found = checks._guarded("torch", lambda: checks.check_torch(str(tmp_path / "none")))
+    assert (found.state, "No such file" in found.finding) == ("fail", True)
 
 
 def test_doctor_prints_json_and_its_exit_code_follows(
