@@ -142,7 +142,10 @@ class Stream:
         self._target = target
 
     async def read(self) -> Any | None:
-        """The next message, or None at the end of a call that succeeded; raises the call's error."""
+        """The next message, or None at the end of a call that succeeded; raises the call's error.
+
+        Cancelling it, also by `asyncio.timeout`, ends the whole call: to wait a while only, keep the read in a task.
+        """
         with _translated(self._peer, self._target):
             message = await self._call.read()
             if message is grpc.aio.EOF:  # type: ignore[attr-defined]
@@ -150,7 +153,10 @@ class Stream:
             return message
 
     async def write(self, message: Any) -> bool:
-        """Sends a message, waiting while the other side does not read; False if the call is over (read says why)."""
+        """Sends a message, waiting while the other side does not read; False if the call is over (read says why).
+
+        Cancelling it ends the whole call.
+        """
         try:
             with _translated(self._peer, self._target):
                 await self._connected_or_over()

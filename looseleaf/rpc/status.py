@@ -92,7 +92,8 @@ def peer_down(peer: str, target: str, details: str = "") -> Unavailable:
 
 def timeout_passed(peer: str, target: str) -> Timeout:
     """What a caller gets when its own deadline passed before the call began."""
-    return Timeout(f"{peer.upper()}_TIMEOUT", f"No time was left to ask the {peer}; ask again.", address=target)
+    text = f"No time was left to ask the {peer}: nothing was done. Ask again."
+    return Timeout(f"{peer.upper()}_TIMEOUT", text, address=target)
 
 
 def _from_details(error: grpc.aio.AioRpcError) -> LooseLeafError | None:
@@ -109,7 +110,8 @@ def _from_code(error: grpc.aio.AioRpcError, peer: str, target: str) -> LooseLeaf
     if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED):
         return peer_down(peer, target, details)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return Timeout(f"{peer.upper()}_TIMEOUT", f"The {peer} did not answer in time; ask again.", address=target)
+        text = f"The {peer} did not answer in time: it may have done what was asked. Asking again does nothing twice."
+        return Timeout(f"{peer.upper()}_TIMEOUT", text, address=target)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return CapacityExceeded("RPC_LIMIT", f"A call to the {peer} met a limit: {details}", address=target)
     if code is grpc.StatusCode.UNIMPLEMENTED:
