@@ -105,6 +105,7 @@ class WorkerProcess:
         except TimeoutError:
             self.kill()
             how = describe_exit(await status)
+        self._end_group()
         self.facts.stage = Stage.GONE
         self.requests.close()
         log.info(
@@ -113,6 +114,15 @@ class WorkerProcess:
         self._hello.set()
         if not self.lost.done():
             self.lost.set_result(how)
+
+    def _end_group(self) -> None:
+        """Ends the processes that cells left behind: they may hold the GPU, and map slots that may be reused now."""
+        try:
+            os.killpg(self.facts.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return  # the worker was alone in its group
+        except PermissionError as error:
+            log.warning("worker_group_not_ended", worker=self.facts.worker_id, pid=self.facts.pid, text=str(error))
 
     async def _request(self, kind: str, body: Message, timeout_s: float | None) -> Message:
         """The worker's reply. Raises its error, or Unavailable `WORKER_LOST` if it ended."""
