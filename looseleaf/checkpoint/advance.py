@@ -57,7 +57,7 @@ class Advancer:
         return AdvanceReport(tuple(dropped), tuple(added), tuple(deleted), tuple(stale), tuple(restorer.problems))
 
     def _units_to_drop(self, new: Manifest) -> set[int]:
-        """Units of the old version that reach a changed unit or payload, and what shares unlabelled objects with them."""
+        """Units of the old version that reach a changed unit or payload, or share an unlabelled object with one."""
         old = self._old
         payloads = self._payloads_to_drop(new)
         changed = {
@@ -94,7 +94,7 @@ class Advancer:
         return found
 
     def _local_names(self, new: Manifest) -> set[str]:
-        """Variables whose value the store does not know: unsaved ones of this holder, and names bound since its save."""
+        """Variables whose value the store does not know: unsaved here, or bound since the last save."""
         tracker = self._tracker
         later = {entry.name: entry.since_version for entry in new.unsaved}
         local = set()

@@ -61,12 +61,12 @@ class _Rewriter:
                 self._new_index.append(self._count)
                 self._count += 1
                 at += 1
-            elif code == _GET or code == _LONG_GET:
+            elif code in (_GET, _LONG_GET):
                 self._out.append(data[start:at])
                 after = at + 1 + _FIXED[code]
                 self._out.append(_get(self._new_index[int.from_bytes(data[at + 1 : after], "little")]))
                 start = at = after
-            elif code == _FRAME or code == _PROTO:
+            elif code in (_FRAME, _PROTO):
                 self._out.append(data[start:at])
                 start = at = at + 1 + _FIXED[code]
             elif code == _STOP:

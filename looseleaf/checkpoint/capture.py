@@ -1,7 +1,7 @@
 """All live state of a session as units and blocks: walk, heads, labels, pickles (design §3).
 
-Pure with respect to the store: nothing is read from or written to it here. What cannot be saved becomes a failure of its
-unit; units that need it fail with it.
+Nothing is read from or written to the store here. What cannot be saved becomes a failure of its unit, and of the units
+that need it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from looseleaf.checkpoint.bundles import Bundle, known_places
 from looseleaf.checkpoint.components import closed_under, components
 from looseleaf.checkpoint.drafts import Draft, Failure, draft_unit
 from looseleaf.checkpoint.edges import Edges
@@ -18,9 +19,10 @@ from looseleaf.checkpoint.labels import Labels
 from looseleaf.checkpoint.loaded_memory import LoadedMemory
 from looseleaf.checkpoint.manifest import Manifest
 from looseleaf.checkpoint.memory import Block, MemoryMap
+from looseleaf.checkpoint.naming import Namer
 from looseleaf.checkpoint.paths import attributes_of, path_to
 from looseleaf.checkpoint.pickler import PickleScope
-from looseleaf.checkpoint.stub import Stub, unit_id_of
+from looseleaf.checkpoint.stub import Stub
 from looseleaf.checkpoint.walk import SCALARS, Graph, Walk
 from looseleaf.ids import UnitId
 
@@ -28,6 +30,8 @@ from looseleaf.ids import UnitId
 CHAIN_STEPS_MAX: Final = 60
 # How often the heads are chosen again because a unit was still too deep or could not be made.
 ROUNDS_MAX: Final = 3
+# How often a unit is pickled again because another thread changed a container meanwhile.
+_TRIES_MAX: Final = 3
 # Objects of stuck units that become heads.
 _PARTS_MAX: Final = 10_000
 PROCESS_STATE: Final = "\0process"
@@ -68,6 +72,7 @@ def capture(
         failed = [draft for draft in found.drafts.values() if draft.failure is not None]
         more = _cuts_within(found.graph, [draft for draft in failed if draft.failure and draft.failure.too_deep])
         more |= _parts_of(found.graph, [draft for draft in failed if draft.failure and draft.failure.cyclic])
+        more |= _culprits_in_bundles(found.graph, failed)
         more -= cuts
         if not more:
             break
@@ -80,23 +85,38 @@ def capture(
 
 def _cuts_within(graph: Graph, deep: list[Draft]) -> set[int]:
     """ids of objects every CHAIN_STEPS_MAX steps down in units that were too deep for one pickle."""
-    too_deep = {graph.node_of(draft.value) for draft in deep}
-    if not too_deep:
+    unit_of = {graph.node_of(head): draft.unit_id for draft in deep for head in _heads_of(draft)}
+    if not unit_of:
         return set()
     depths = [0] * len(graph.objects)
     cuts = set()
     for node in range(1, len(graph.objects)):
-        head = graph.heads[node]
-        if head in too_deep and head != node:
-            depths[node] = depths[graph.parents[node]] + 1 if graph.parents[node] else 1
+        unit_id, above = unit_of.get(graph.heads[node]), graph.parents[node]
+        if unit_id is not None and above and unit_of.get(graph.heads[above]) == unit_id:
+            depths[node] = depths[above] + 1
             if depths[node] % CHAIN_STEPS_MAX == 0:
                 cuts.add(id(graph.objects[node]))
     return cuts
 
 
+def _heads_of(draft: Draft) -> list[Any]:
+    value = draft.value
+    return [member for member in value.members if member is not None] if isinstance(value, Bundle) else [value]
+
+
+def _culprits_in_bundles(graph: Graph, failed: list[Draft]) -> set[int]:
+    """ids of members that spoil their bundle: alone, they fail alone."""
+    found = set()
+    for draft in failed:
+        node = graph.node_of(draft.failure.culprit) if draft.failure and isinstance(draft.value, Bundle) else 0
+        if node:
+            found.add(id(graph.objects[graph.heads[node]]))
+    return found
+
+
 def _parts_of(graph: Graph, stuck: list[Draft]) -> set[int]:
-    """ids of the objects in units that could not be made in any order: those among them that can be filled later help."""
-    heads = {graph.node_of(draft.value) for draft in stuck}
+    """ids of the objects, in units that could not be made in any order, that can be made first and filled later."""
+    heads = {graph.node_of(head) for draft in stuck for head in _heads_of(draft)}
     if not heads:
         return set()
     nodes = [node for node in range(1, len(graph.objects)) if graph.heads[node] in heads][:_PARTS_MAX]
@@ -116,6 +136,7 @@ class _Round:
         self._namespace = namespace
         self._labels = labels
         self._base = base
+        self._places = known_places(labels.bundles())
         self._unit_in_work: tuple[UnitId, int] = (UnitId(0), 0)
         self.keep: list[Any] = []
 
@@ -126,9 +147,10 @@ class _Round:
         found = Captured()
         memory = MemoryMap(self._label_late)
         walk = Walk(_edges(self._namespace, memory), lambda value: self._is_forced(value, cuts))
-        atoms = [(name, value) for name, value in roots if walk.add_root(name, value) == 0]
+        atoms = {name for name, value in roots if walk.add_root(name, value) == 0}
         for unit_id, value in held:
-            walk.add_root(f"(unit {unit_id})", value)
+            for member in value.members if isinstance(value, Bundle) else [value]:
+                walk.add_root(f"(unit {unit_id})", member)
         for loaded in held_memory:
             memory.note_held(loaded)
         graph = found.graph = walk.graph
@@ -137,82 +159,24 @@ class _Round:
         self._labels.label_blocks(memory.blocks)
         scope = PickleScope(self._namespace, memory, lambda value: _path_or_name(graph, value))
         self._scope = scope
-        self._name_units(found, roots, atoms, held, memory)
-        self._pickle_all(found, scope)
+        named = Namer(graph, memory, self._labels, scope, cuts).run(roots, atoms, held, self._base)
+        found.roots, found.drafts, found.inline = named.roots, named.drafts, named.inline
+        self._pickle_all(found)
         found.payloads = [block for block in memory.blocks if block.is_payload]
         return found
 
     def _is_forced(self, value: Any, cuts: set[int]) -> bool:
-        return id(value) in cuts or (type(value) is not Stub and self._labels.unit_id_of(value) is not None)
+        if id(value) in cuts or id(value) in self._places:
+            return True
+        return type(value) is not Stub and self._labels.unit_id_of(value) is not None
 
-    def _name_units(
-        self, found: Captured, roots: Sequence[tuple[str, Any]], atoms: list[tuple[str, Any]],
-        held: list[tuple[UnitId, Any]], memory: MemoryMap,
-    ) -> None:  # fmt: skip
-        """Every head gets its id, in the order of the walk; so do blocks that several units share, and atoms by name."""
-        graph, ids = found.graph, self._scope.persistent_ids
-        for unit_id, value in held:
-            ids[id(value)] = unit_id
-            found.drafts[unit_id] = Draft(unit_id, value)
-        for node in range(1, len(graph.objects)):
-            value = graph.objects[node]
-            if type(value) is Stub:
-                self._name_stub(value)
-            elif graph.heads[node] == node and id(value) not in ids:
-                self._name_head(found, value)
-        self._name_blocks(found, memory)
-        atom_names = {name for name, _ in atoms}
-        for name, value in roots:
-            if name in atom_names:
-                unit_id = self._labels.atoms.get(name) or UnitId(self._labels.new_id())
-                self._labels.atoms[name] = unit_id
-                found.drafts[unit_id] = Draft(unit_id, value)
-            else:
-                unit_id = UnitId(int(ids[id(value)]))
-            found.roots[name] = unit_id
-
-    def _name_head(self, found: Captured, value: Any) -> None:
-        unit_id = self._labels.unit_id_of(value) or UnitId(self._labels.new_id())
-        if unit_id in found.drafts:
-            unit_id = UnitId(self._labels.new_id())
-        self._scope.persistent_ids[id(value)] = unit_id
-        found.drafts[unit_id] = Draft(unit_id, value)
-
-    def _name_stub(self, stub: Stub) -> None:
-        unit_id = unit_id_of(stub)
-        if unit_id is not None and unit_id in self._base.units:
-            self._scope.persistent_ids[id(stub)] = unit_id
-
-    def _name_blocks(self, found: Captured, memory: MemoryMap) -> None:
-        graph, ids = found.graph, self._scope.persistent_ids
-        for block in memory.blocks:
-            if block.is_payload:
-                self._name_payload(block)
-                continue
-            if block.kind != "memory":
-                continue
-            known = self._labels.unit_id_of(block)
-            owners = {graph.heads[graph.node_of(user)] for user in block.users}
-            if known is not None or len(owners) > 1:
-                unit_id = known or UnitId(self._labels.new_id())
-                ids[id(block)] = unit_id
-                found.drafts[unit_id] = Draft(unit_id, block)
-                found.inline.append((unit_id, block))
-
-    def _name_payload(self, block: Block) -> None:
-        ids, payload_id = self._scope.persistent_ids, int(block.payload_id or 0)
-        named = block if block.owner is None else block.owner
-        if id(named) in ids:
-            # A byte string that heads a unit: others name the unit, the unit's pickle names the payload.
-            self._scope.payload_of_head[id(named)] = payload_id
-        else:
-            ids[id(named)] = payload_id
-
-    def _pickle_all(self, found: Captured, scope: PickleScope) -> None:
+    def _pickle_all(self, found: Captured) -> None:
         graph = found.graph
         for unit_id, draft in found.drafts.items():
             node = graph.node_of(draft.value)
-            is_plain = graph.plain[node] if node else type(draft.value) in SCALARS
+            # A unit by variable of a shared object does nothing but name it.
+            is_own = self._scope.persistent_ids.get(id(draft.value)) == unit_id
+            is_plain = graph.plain[node] and is_own if node else type(draft.value) in SCALARS
             found.drafts[unit_id] = self._draft(unit_id, draft.value, plain=is_plain)
         for cycle in self._cycles(found.drafts):
             for unit_id in cycle:
@@ -222,8 +186,12 @@ class _Round:
             _refuse_impossible(found.drafts, cycle)
 
     def _draft(self, unit_id: UnitId, value: Any, *, plain: bool = False, in_two_steps: bool = False) -> Draft:
-        self._unit_in_work = (unit_id, 0)
-        return draft_unit(self._scope, unit_id, value, plain=plain, in_two_steps=in_two_steps)
+        for _ in range(_TRIES_MAX):
+            self._unit_in_work = (unit_id, 0)
+            draft = draft_unit(self._scope, unit_id, value, plain=plain, in_two_steps=in_two_steps)
+            if draft.failure is None or not draft.failure.passing:
+                break
+        return draft
 
     def _label_late(self, block: Block) -> None:
         if block.is_payload:
@@ -295,7 +263,11 @@ def _path_or_name(graph: Graph, value: Any) -> str:
 def _refuse_impossible(drafts: Mapping[UnitId, Draft], cycle: list[UnitId]) -> None:
     """Units whose objects would each have to exist before the other."""
     within = {unit_id for unit_id in cycle if unit_id in drafts}
-    for stuck in components(within, lambda unit_id: sorted(UnitId(r) for r in drafts[unit_id].construction if r in within)):
+
+    def needs(unit_id: UnitId) -> list[UnitId]:
+        return sorted(UnitId(ref) for ref in drafts[unit_id].construction if ref in within)
+
+    for stuck in components(within, needs):
         if len(stuck) > 1:
             for unit_id in stuck:
                 text = "objects that are each an argument of the other's construction cannot be made again"

@@ -137,7 +137,8 @@ def reduce_new_type(alias: typing.NewType) -> Reduced:
     """A `typing.NewType` of the session; others are found by name."""
     if is_importable(alias):
         return NotImplemented
-    return rebuild.new_type, (_text(alias.__name__), alias.__supertype__), dict(vars(alias)), None, None, rebuild.set_attributes
+    arguments = (_text(alias.__name__), alias.__supertype__)
+    return rebuild.new_type, arguments, dict(vars(alias)), None, None, rebuild.set_attributes
 
 
 def reduce_memory_view(view: memoryview) -> Reduced:

@@ -71,7 +71,7 @@ def _best_above(start: int, node: int, ancestor: list[int], label: list[int], se
 
 
 def top_heads(dominators: Sequence[int]) -> list[int]:
-    """For each node its ancestor in the dominator tree that lies directly under the entry (itself if it does); [0] is 0."""
+    """For each node its ancestor, or itself, that lies directly under the entry in the dominator tree; [0] is 0."""
     heads = [0] * len(dominators)
     for node in range(1, len(dominators)):
         above = dominators[node]

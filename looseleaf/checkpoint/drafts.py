@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from looseleaf.checkpoint.bundles import Bundle, parse_name
 from looseleaf.checkpoint.by_name import SESSION_MODULE, is_session_class
 from looseleaf.checkpoint.code_names import names_read_by
 from looseleaf.checkpoint.manifest import UNIT_BYTES_MAX, PayloadEntry, UnitHeader
 from looseleaf.checkpoint.memory import Block
-from looseleaf.checkpoint.pickler import PickleScope, UnitPickler
+from looseleaf.checkpoint.pickler import NAMESPACE_ID, PickleScope, UnitPickler
 from looseleaf.checkpoint.previews import kind_of, plain_flag, preview_of, sizes_of
-from looseleaf.checkpoint.session_globals import names_session_global
-from looseleaf.checkpoint.unit_format import write_in_two_steps, write_plain, write_value
+from looseleaf.checkpoint.session_globals import SESSION_TEXT, names_session_global
+from looseleaf.checkpoint.unit_format import write_bundle, write_in_two_steps, write_plain, write_value
 from looseleaf.errors import LooseLeafError
 from looseleaf.ids import PayloadId, UnitId
 from looseleaf.units import format_bytes
@@ -24,13 +26,14 @@ _DETAIL_CHARS_MAX: Final = 500
 
 @dataclass(slots=True)
 class Failure:
-    """Why a unit has no bytes: `culprit` is the object at which pickling stopped."""
+    """Why a unit has no bytes: `culprit` is the object at which pickling stopped. `passing`: trying again may help."""
 
     reason: str
     detail: str
     culprit: Any
     too_deep: bool = False
     cyclic: bool = False
+    passing: bool = False
 
 
 @dataclass(slots=True)
@@ -63,17 +66,30 @@ def draft_unit(scope: PickleScope, unit_id: UnitId, value: Any, *, plain: bool, 
                 return draft_unit(scope, unit_id, value, plain=False)
             draft.data, construction = written
         else:
-            draft.data = write_value(pickler, value, unit_id)
+            is_bundle = isinstance(value, Bundle)
+            draft.data = write_bundle(pickler, value) if is_bundle else write_value(pickler, value, unit_id)
             construction = frozenset(pickler.used)
     except Exception as error:
         draft.failure = _failure(error, value if pickler.last is None else pickler.last)
         return draft
-    draft.refs = frozenset(used for used in pickler.used if type(used) is int and used > 0)
-    draft.construction = frozenset(used for used in construction if type(used) is int and used > 0)
-    if b"__main__" in draft.data and names_session_global(draft.data):
+    draft.refs = _named_ids(pickler.used)
+    draft.construction = _named_ids(construction)
+    if SESSION_TEXT in draft.data and names_session_global(draft.data):
         draft.failure = Failure("SESSION_GLOBAL", "it is pickled by a name of this session only", value)
     _check_size(draft)
     return draft
+
+
+def _named_ids(used: Iterable[int | str]) -> frozenset[int]:
+    """Units and payloads behind persistent ids; a member of a bundle stands for the bundle."""
+    found = set()
+    for name in used:
+        if isinstance(name, int):
+            found.add(name)
+        elif (place := parse_name(name)) is not None:
+            found.add(place[0])
+    found.discard(NAMESPACE_ID)
+    return frozenset(found)
 
 
 def _draft_plain(draft: Draft, value: Any) -> Draft:
@@ -101,7 +117,8 @@ def _failure(error: Exception, culprit: Any) -> Failure:
         return Failure("TOO_DEEP", detail, culprit, too_deep=True)
     text = f"{type(culprit).__name__} cannot be saved: {type(error).__name__}: {error}"
     printable = text.encode("ascii", "backslashreplace").decode("ascii")
-    return Failure("NOT_SERIALIZABLE", printable[:_DETAIL_CHARS_MAX], culprit)
+    is_race = isinstance(error, RuntimeError) and "during iteration" in str(error)
+    return Failure("NOT_SERIALIZABLE", printable[:_DETAIL_CHARS_MAX], culprit, passing=is_race)
 
 
 def header_of(draft: Draft, payload_ids: dict[PayloadId, PayloadEntry]) -> UnitHeader:
@@ -119,6 +136,10 @@ def header_of(draft: Draft, payload_ids: dict[PayloadId, PayloadEntry]) -> UnitH
     common: dict[str, Any] = {
         "refs": refs, "payloads": payloads, "device_bytes": device_bytes, "flag": flag, "has_flag": has_flag,
     }  # fmt: skip
+    if isinstance(value, Bundle):
+        size = len(value.members)
+        facts = _code_facts(draft.pickler)
+        return UnitHeader(**common, **facts, kind="bundle", type_name="bundle", preview=f"{size} objects", length=size)
     if isinstance(value, Block):
         return UnitHeader(**common, kind="memory", type_name="memory", device=value.device)
     kind = type(value)

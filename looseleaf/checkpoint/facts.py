@@ -13,7 +13,7 @@ from looseleaf.checkpoint.previews import kind_of, plain_flag, preview_of, sizes
 
 
 def light_header(value: Any, saved: UnitHeader | None) -> UnitHeader:
-    """What `value` shows of itself; `saved`: its header in the last version, if it was bound to the same object then."""
+    """What `value` shows of itself; `saved`: the last version's header, if the name was bound to this object then."""
     kind = type(value)
     has_flag, flag = plain_flag(value)
     fresh = UnitHeader(

@@ -1,8 +1,8 @@
 """Which live object is which saved unit or payload, from one save or restore to the next (design §3).
 
-A label only says under which id something is stored; its content is pickled or hashed at every save. A label holds its
-object weakly where Python allows it, and strongly if the object is small or if units that are not loaded refer to it: that
-must not vanish, changed, before it was saved. An address alone never identifies anything: it may have been freed and
+A label only says under which id something is stored; its content is pickled or hashed at every save. It holds its
+object weakly where Python allows it, and strongly if the object is small or if units that are not loaded refer to
+it: that must not vanish, changed, before it was saved. An address alone never identifies anything: it may have been freed and
 used again. A large object that can be held in neither way goes without a label, and is `lost` to sharing until the next
 save names it anew.
 """
@@ -13,6 +13,7 @@ import weakref
 from collections.abc import Iterable
 from typing import Any, Final
 
+from looseleaf.checkpoint.bundles import Bundle
 from looseleaf.checkpoint.loaded_memory import Home, LoadedMemory
 from looseleaf.checkpoint.memory import Block, MappedRange
 from looseleaf.ids import PayloadId, UnitId
@@ -45,6 +46,7 @@ class Labels:
         self.lost: set[UnitId] = set()
         self.atoms: dict[str, UnitId] = {}
         self._heads: dict[UnitId, _Ref] = {}
+        self._bundles: dict[UnitId, Bundle] = {}
         self._by_address: dict[int, UnitId] = {}
         self._homes: dict[int, Home] = {}
         self._by_key: dict[_Key, int] = {}
@@ -65,6 +67,9 @@ class Labels:
 
     def live(self, some_id: int) -> Any:
         """The live object or LoadedMemory behind a unit's or payload's id; None if there is none here."""
+        bundle = self._bundles.get(UnitId(some_id))
+        if bundle is not None:
+            return bundle
         ref = self._heads.get(UnitId(some_id))
         if ref is not None:
             return ref.get()
@@ -74,6 +79,7 @@ class Labels:
     def live_ids(self) -> set[int]:
         """Ids of all units and payloads that live here."""
         found: set[int] = {unit_id for unit_id, ref in self._heads.items() if ref.get() is not None}
+        found.update(self._bundles)
         found.update(some_id for some_id, home in self._homes.items() if home.is_alive())
         return found
 
@@ -91,8 +97,17 @@ class Labels:
         self._heads[unit_id] = ref = _Ref(value, weak)
         self._by_address[ref.address] = unit_id
 
+    def bundles(self) -> list[tuple[UnitId, Bundle]]:
+        """Bundles that live here; their members are held until the next save."""
+        return list(self._bundles.items())
+
+    def set_bundle(self, unit_id: UnitId, members: list[Any]) -> None:
+        """`members` are the bundle `unit_id`."""
+        self._bundles[unit_id] = Bundle(members)
+
     def forget(self, some_id: int) -> None:
         """Nothing here is `some_id` any more."""
+        self._bundles.pop(UnitId(some_id), None)
         ref = self._heads.pop(UnitId(some_id), None)
         if ref is not None and self._by_address.get(ref.address) == some_id:
             del self._by_address[ref.address]
@@ -113,12 +128,28 @@ class Labels:
 
     def replace(self, heads: Iterable[tuple[UnitId, Any, bool]], blocks: Iterable[tuple[int, Block]]) -> None:
         """Exactly these (id, object, hold) and blocks live here, as a save has found."""
-        self._heads, self._by_address, self.lost = {}, {}, set()
+        self._heads, self._by_address, self.lost, self._bundles = {}, {}, set(), {}
         for unit_id, value, hold in heads:
-            self.set_head(unit_id, value, hold=hold)
+            if isinstance(value, Bundle):
+                self._bundles[unit_id] = value
+            else:
+                self.set_head(unit_id, value, hold=hold)
         self._homes, self._by_key = {}, {}
         for some_id, block in blocks:
             self.set_home(some_id, Home.of_block(block))
+
+    def given_out(self) -> tuple[dict[str, UnitId], dict[tuple[UnitId, int], PayloadId]]:
+        """Ids by name and by place, for `take_back` if the version that they were made for is not committed."""
+        return dict(self.atoms), dict(self._late)
+
+    def take_back(self, given_out: tuple[dict[str, UnitId], dict[tuple[UnitId, int], PayloadId]]) -> None:
+        """Forgets ids of a version that never was: another holder may give out the same numbers."""
+        self.atoms, self._late = given_out
+
+    def keep_late(self, payload_ids: Iterable[PayloadId]) -> None:
+        """Forgets places of memory that no unit has any more."""
+        kept = set(payload_ids)
+        self._late = {key: payload_id for key, payload_id in self._late.items() if payload_id in kept}
 
     def set_home(self, some_id: int, home: Home) -> None:
         """The payload or small shared block `some_id` lives there."""

@@ -1,4 +1,4 @@
-"""Random generators and flags of libraries: one section each, of plain values only, so that reading one imports nothing."""
+"""Random generators and flags of libraries: a section each, of plain values, so that reading one imports nothing."""
 
 from __future__ import annotations
 
@@ -125,5 +125,7 @@ SECTIONS: Final[dict[str, Section]] = {
     "devices": Section(None, devices.active, _read_devices, _apply_devices),
     "numpy": Section("numpy", lambda: _imported("numpy", "random"), _read_numpy, _apply_numpy),
     "torch": Section("torch", lambda: _imported("torch", "default_generator"), _read_torch, _apply_torch),
-    "matplotlib": Section("matplotlib", lambda: _imported("matplotlib", "rcParamsDefault"), _read_matplotlib, _apply_matplotlib),
+    "matplotlib": Section(
+        "matplotlib", lambda: _imported("matplotlib", "rcParamsDefault"), _read_matplotlib, _apply_matplotlib
+    ),
 }

@@ -16,8 +16,8 @@ from looseleaf.ids import PayloadId
 class LoadedMemory:
     """`size_bytes` of memory on `device`, seen by arrays as a buffer and by tensors as storages.
 
-    Host memory is `exporter`, any object with a writable buffer, or else belongs to a torch storage; views keep it alive,
-    this object need not live on.
+    Host memory is `exporter`, any object with a writable buffer, or else belongs to a torch storage. Views keep it
+    alive, this object need not live on.
     """
 
     def __init__(self, exporter: Any, size_bytes: int, device: str = CPU, payload_id: PayloadId | None = None) -> None:

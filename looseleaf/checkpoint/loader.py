@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from looseleaf.checkpoint import unit_format
+from looseleaf.checkpoint.bundles import parse_name
 from looseleaf.checkpoint.components import components
 from looseleaf.checkpoint.loaded_memory import LoadedMemory
 from looseleaf.checkpoint.manifest import Manifest, PayloadEntry, UnitEntry
@@ -34,7 +35,7 @@ class _UnitReader(pickle.Unpickler):
 
 
 class Loader:
-    """Loads units of one version. `failed` says of each unit that could not be loaded, and of those that need it, why."""
+    """Loads units of one version. `failed`: why a unit could not be loaded, of it and of those that need it."""
 
     def __init__(
         self, manifest: Manifest, io_: StateIO, namespace: dict[str, Any], live: Callable[[int], Any]
@@ -154,10 +155,13 @@ class Loader:
         if name == 0:
             return self._namespace
         if isinstance(name, str):
-            return _module_dict(name)
+            place = parse_name(name)
+            return _module_dict(name) if place is None else self._object_of(place[0])[place[1]]
         if name in self._manifest.payloads:
             return self._memory_of(PayloadId(name))
-        unit_id = UnitId(name)
+        return self._object_of(UnitId(name))
+
+    def _object_of(self, unit_id: UnitId) -> Any:
         if unit_id in self.loaded:
             return self.loaded[unit_id]
         found = self._living(unit_id)
@@ -180,7 +184,8 @@ class Loader:
         mapped = self._io.map_regions(entry.regions) if entry.size_bytes else bytearray()
         self.mapped_bytes += entry.size_bytes
         if memoryview(mapped).nbytes != entry.size_bytes:
-            raise Corrupt("PAYLOAD_DAMAGED", f"a saved block has {memoryview(mapped).nbytes} bytes, not {entry.size_bytes}")
+            text = f"a saved block has {memoryview(mapped).nbytes} bytes, not {entry.size_bytes}"
+            raise Corrupt("PAYLOAD_DAMAGED", text)
         if entry.kind == "bytes":
             return bytes(mapped)
         if entry.kind == "bytearray":

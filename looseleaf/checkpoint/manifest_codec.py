@@ -92,7 +92,7 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
     if len(view) < _HEAD_BYTES or bytes(view[: len(MAGIC)]) != MAGIC:
         raise Corrupt("MANIFEST_MAGIC", "these bytes are not a manifest")
     if view[len(MAGIC)] != FORMAT:
-        raise InvalidArgument("MANIFEST_FORMAT", f"manifest format {view[len(MAGIC)]} is unknown, only {FORMAT} is known")
+        raise InvalidArgument("MANIFEST_FORMAT", f"manifest format {view[len(MAGIC)]} is not {FORMAT}")
     body = view[_HEAD_BYTES:]
     if hash128(body) != view[len(MAGIC) + 1 : _HEAD_BYTES]:
         raise Corrupt("MANIFEST_CHECKSUM", "the manifest is damaged: its bytes are not what was saved")

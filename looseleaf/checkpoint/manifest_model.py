@@ -49,11 +49,11 @@ class RegionRef:
 class UnitHeader:
     """What can be told of a unit without unpickling it (design §3).
 
-    `refs`, `payloads`: ids of the units and payloads that this unit's pickle itself names (not transitively), ascending.
+    `refs`, `payloads`: ids of units and payloads that this unit's pickle itself names (not transitively), ascending.
     `modules`: modules of the classes and functions of every object in the unit, and modules that it imports.
     `global_names`: session variables that code in the unit reads by name when it is called.
-    `device_bytes`: bytes of `payloads` and of memory inside the pickle by device, such as {"cpu": 4096, "cuda:0": 1 << 30}.
-    `flag`: the value itself if it is a plain one, so that a recipe can evaluate `if use_cuda:`; `has_flag`: it is one.
+    `device_bytes`: bytes of `payloads` and of memory inside the pickle, by device: {"cpu": 4096, "cuda:0": 1 << 30}.
+    `flag`: the value if it is a plain one, for recipes that evaluate `if use_cuda:`; `has_flag`: it is one.
     `session_classes`: names of classes defined in the session that objects of this unit belong to.
     `notes`: what was kept only in part, as "REASON path", such as "GRAPH_NOT_CARRIED loss".
     """

@@ -137,7 +137,7 @@ class MemoryMap:
         return record
 
     def merge(self, mapped: Iterable[MappedRange]) -> None:
-        """Cuts the noted memory into blocks; what touches a restored payload's mapping belongs to that payload whole."""
+        """Cuts the noted memory into blocks; what touches a known payload or block belongs to it whole."""
         for device, records in self._by_device.items():
             ranges = list(mapped) if device == CPU else []
             for group, within in _overlapping(records, ranges):

@@ -84,10 +84,10 @@ def _is_sole_owner(block: Block, base: np.ndarray[Any, Any]) -> bool:
 
 def _reduce_subclass(value: np.ndarray[Any, Any]) -> Any:
     kind = type(value)
-    own_ways = ("__reduce__", "__reduce_ex__", "__setstate__")
-    if not issubclass(kind, np.ma.MaskedArray) and any(getattr(kind, way) is not getattr(np.ndarray, way) for way in own_ways):
-        if kind is not np.recarray and not kind.__module__.startswith("numpy"):
-            return NotImplemented
+    ways = ("__reduce__", "__reduce_ex__", "__setstate__")
+    has_own_way = any(getattr(kind, way) is not getattr(np.ndarray, way) for way in ways)
+    if has_own_way and not kind.__module__.startswith("numpy"):
+        return NotImplemented
     plain = value.view(np.ndarray)
     return array_subclass, (plain, kind, value.dtype), dict(vars(value)), None, None, set_attributes
 
@@ -121,7 +121,7 @@ def _address(value: np.ndarray[Any, Any]) -> int:
 
 
 def _contiguous_alias(base: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
-    """A C-contiguous array over the same elements as `base`, whose own base numpy takes to be `base`; None if none is."""
+    """A C-contiguous array over the elements of `base`, whose views numpy counts as views of `base`; or None."""
     if base.flags.c_contiguous:
         return base
     if base.size == 0 or any(stride < 0 for stride in base.strides):

@@ -55,7 +55,8 @@ def _steps(way: list[Any]) -> str:
         if attributes_of(above) is below or (isinstance(above, types.FunctionType) and above.__closure__ is below):
             owner = above
             continue
-        text += _step_into_function(owner, below) if isinstance(owner, types.FunctionType) else _step(above, below, owner)
+        is_cell = isinstance(owner, types.FunctionType)
+        text += _step_into_function(owner, below) if is_cell else _step(above, below, owner)
         owner = None
         if len(text) > _PATH_CHARS_MAX:
             break

@@ -159,6 +159,8 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
     def _instance(self, value: Any, kind: type) -> Any:
         reducer = code_reducers.REDUCERS.get(kind)
         if reducer is not None:
+            if kind is code_reducers.LRU_CACHE_TYPE and value.cache_info().currsize:
+                self.notes.append(f"CACHE_DROPPED {self.scope.path_of(value)}")
             return reducer(value)
         if issubclass(kind, logging.Logger):
             return code_reducers.reduce_logger(value)

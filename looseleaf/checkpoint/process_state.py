@@ -75,7 +75,7 @@ class ProcessState:
         return kept, unsaved
 
     def apply(self, record: Mapping[str, Any], *, before_objects: bool) -> list[str]:
-        """Sets what belongs before the session's objects are made, or after; returns what this host could not follow."""
+        """Sets what belongs before the session's objects, or after them; returns what this host could not follow."""
         problems: list[str] = []
         if before_objects:
             self._apply_environment(record.get("environment", {}))

@@ -82,7 +82,7 @@ def class_(
     for base, _ in hooks:
         type.__setattr__(base, "__init_subclass__", classmethod(_no_hook))
     try:
-        made: type = maker.__new__(meta, name, resolved, namespace)  # type: ignore[call-overload]
+        made: type = maker.__new__(meta, name, resolved, namespace)
     finally:
         for base, hook in hooks:
             type.__setattr__(base, "__init_subclass__", hook)
@@ -92,7 +92,8 @@ def class_(
 
 def _has_library_hook(bases: tuple[type, ...]) -> bool:
     lines = {ancestor for base in bases for ancestor in base.__mro__ if "__init_subclass__" in vars(ancestor)}
-    return any(is_importable(base) for base in lines if base is not object and base.__module__ not in ("typing", "enum"))
+    lines -= {base for base in lines if base is object or base.__module__ in ("typing", "enum")}
+    return any(is_importable(base) for base in lines)
 
 
 def _session_hooks(bases: tuple[type, ...]) -> list[type]:
@@ -116,7 +117,7 @@ def set_class(made: type, state: tuple[dict[str, Any], list[type]]) -> None:
 
 def enum_member(cls: type, member_type: type, plain: Any) -> Any:
     """A member of an enumeration defined in the session; its attributes arrive as state."""
-    return object.__new__(cls) if member_type is object else member_type.__new__(cls, plain)  # type: ignore[call-overload]
+    return object.__new__(cls) if member_type is object else member_type.__new__(cls, plain)
 
 
 def set_attributes(made: Any, state: dict[str, Any]) -> None:

@@ -42,7 +42,7 @@ _BY_TYPE: Final[tuple[tuple[type | tuple[type, ...], Refusal], ...]] = (
     (contextvars.Token, Refusal("CONTEXT_TOKEN", "a context token is valid in its own context only")),
     (
         (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair, io.FileIO),
-        Refusal("OPEN_FILE", "an open file cannot move and was not touched; close it and open it again where it is needed"),
+        Refusal("OPEN_FILE", "an open file cannot move and was left alone; close it and open it again where needed"),
     ),
 )
 
@@ -52,7 +52,7 @@ _BY_NAME: Final[tuple[tuple[str, str, Refusal], ...]] = (
     ("torch.cuda.streams", "", Refusal("CUDA_HANDLE", "CUDA streams and events live in one process; make new ones")),
     ("torch.cuda.graphs", "", Refusal("CUDA_HANDLE", "a CUDA graph lives in one process; capture it again")),
     ("torch.utils.data.dataloader", "DataLoaderIter", Refusal(
-        "LIVE_ITERATOR", "a half-consumed DataLoader iterator cannot move; iterate the loader again from an epoch's start"
+        "LIVE_ITERATOR", "a half-consumed DataLoader iterator cannot move; iterate the loader again"
     )),
     ("ipywidgets", "", Refusal("WIDGET", "a widget is bound to this kernel's connection to the page")),
     ("ipykernel", "", Refusal("KERNEL_OBJECT", "it is a part of the running kernel")),

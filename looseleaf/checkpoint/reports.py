@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from looseleaf.checkpoint.manifest import Unsaved
 from looseleaf.ids import Version
@@ -31,8 +31,8 @@ class SaveReport:
 class RestoreReport:
     """One restore. `restored`: variables that live now. `missing`: asked ones that this version does not know.
 
-    `failed`: variables whose value could not be made again here, with the reason; they stay stubs. `problems`: what this
-    host could not follow, such as a working directory that it lacks.
+    `failed`: variables whose value could not be made again here, with the reason; they stay stubs. `problems`: what
+    this host could not follow, such as a working directory that it lacks.
     """
 
     restored: tuple[str, ...] = ()
@@ -46,12 +46,12 @@ class RestoreReport:
 class AdvanceReport:
     """What a newer version of another holder changed here. `dropped`: variables that became stubs.
 
-    `added`, `deleted`: variables that appeared and went. `stale`: (variable, path) of values that the store does not know
-    and that still hold an object of the older version.
+    `added`, `deleted`: variables that appeared and went. `stale`: (variable, path) of values that the store does not
+    know and that still hold an object of the older version.
     """
 
     dropped: tuple[str, ...] = ()
     added: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
     stale: tuple[tuple[str, str], ...] = ()
-    problems: tuple[str, ...] = field(default=())
+    problems: tuple[str, ...] = ()

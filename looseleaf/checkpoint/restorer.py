@@ -102,6 +102,7 @@ class Restorer:
 
     def _bind(self, wanted: list[str], loader: Loader) -> tuple[list[str], list[Unsaved]]:
         restored, failed = [], []
+        places = self._members(loader)
         for name in wanted:
             unit_id = self._manifest.roots[name]
             if unit_id in loader.failed:
@@ -111,10 +112,17 @@ class Restorer:
             value = loader.value_of(unit_id)
             self._namespace[name] = value
             self._tracker.saved_bindings[name] = id(value)
-            if not has_identity(value):
+            if not has_identity(value) or id(value) in places:
                 self._tracker.labels.atoms[name] = unit_id
             restored.append(name)
         return restored, failed
+
+    def _members(self, loader: Loader) -> set[int]:
+        """ids of objects in bundles: a variable's unit then does nothing but name its place in one."""
+        units = self._manifest.units
+        fresh = [value for unit_id, value in loader.loaded.items() if units[unit_id].header.kind == "bundle"]
+        known = [bundle.members for _, bundle in self._tracker.labels.bundles()]
+        return {id(member) for members in [*fresh, *known] for member in members}
 
     def adopt(self, loader: Loader) -> None:
         """Labels for everything that was loaded, so that the next save knows it again."""
@@ -128,7 +136,9 @@ class Restorer:
         for unit_id, value in loader.loaded.items():
             if unit_id == manifest.process_state or unit_id in atoms:
                 continue
-            if isinstance(value, LoadedMemory):
+            if manifest.units[unit_id].header.kind == "bundle":
+                labels.set_bundle(unit_id, value)
+            elif isinstance(value, LoadedMemory):
                 labels.set_home(unit_id, Home.of_loaded(value))
             elif has_identity(value):
                 labels.set_head(unit_id, value, hold=self._is_small(unit_id))

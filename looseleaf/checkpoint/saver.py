@@ -187,7 +187,7 @@ def commit(io: StateIO, manifest: Manifest) -> Manifest:
 
 
 def with_retry(build: Any, io: StateIO) -> Any:
-    """`build(copy_dirty)` gives a VersionBuilder, whose moves are made; once more with copies if memory changed meanwhile."""
+    """Makes the moves of the VersionBuilder that `build(copy_dirty)` gives; with copies if memory changed meanwhile."""
     builder = build(False)
     try:
         move(io, builder.moves)

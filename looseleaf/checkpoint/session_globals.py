@@ -8,6 +8,8 @@ from typing import Final
 from looseleaf.checkpoint.by_name import SESSION_MODULE
 
 _TEXT_OPCODES: Final = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"})
+# How a pickle writes the module's name; without it nothing can be looked up there.
+SESSION_TEXT: Final = b"\x8c" + bytes([len(SESSION_MODULE)]) + SESSION_MODULE.encode()
 _MEMO_READS: Final = frozenset({"BINGET", "LONG_BINGET"})
 
 

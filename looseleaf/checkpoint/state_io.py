@@ -46,7 +46,7 @@ class StateIO(Protocol):
         """
 
     def manifest(self, version: Version) -> tuple[Mapping[str, Any], bytes | None]:
-        """({version, epoch, durable_version}, the manifest of `version`); 0 asks for the newest, None if there is none."""
+        """({version, epoch, durable_version}, the manifest of `version`); 0: the newest. None if there is none."""
 
     def fetch_units(self, hashes: Sequence[bytes]) -> Mapping[bytes, bytes]:
         """The pickles by hash, all of them; raises NotFound `UNIT_UNKNOWN` otherwise."""

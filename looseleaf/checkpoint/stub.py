@@ -46,9 +46,9 @@ class Stub:
 
     def __len__(self) -> int:
         header = header_of(self)
-        if header is None or header.length is None:
-            _refuse(self, "len")
-        return header.length
+        if header is not None and header.length is not None:
+            return header.length
+        raise _refusal(self, "len")
 
     def __getattr__(self, attribute: str) -> Any:
         header = header_of(self)
@@ -59,58 +59,62 @@ class Stub:
         if attribute.startswith(("__", "_repr_", "_ipython_")):
             # Whoever asks for these only wants to know what the object can do.
             raise AttributeError(attribute)
-        _refuse(self, attribute)
+        raise _refusal(self, attribute)
 
     def __setattr__(self, attribute: str, value: Any) -> None:
-        _refuse(self, attribute)
+        raise _refusal(self, attribute)
 
     def __delattr__(self, attribute: str) -> None:
-        _refuse(self, attribute)
+        raise _refusal(self, attribute)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        _refuse(self, "pickle")
+        raise _refusal(self, "pickle")
 
     def __array_ufunc__(self, function: Any, method: str, *args: Any, **_: Any) -> NoReturn:
-        _refuse(self, str(function))
+        raise _refusal(self, str(function))
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
         found = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Stub)]
-        _refuse(found[0] if found else cls("a value", None, None, None), getattr(function, "__name__", str(function)))
+        use = getattr(function, "__name__", str(function))
+        raise _refusal(found[0] if found else cls("a value", None, None, None), use)
 
 
-def _refuse(stub: Stub, use: str) -> NoReturn:
+def _refusal(stub: Stub, use: str) -> PreconditionFailed:
     name, unsaved = name_of(stub), unsaved_of(stub)
     if unsaved is not None:
-        raise PreconditionFailed(
+        return PreconditionFailed(
             "NOT_SAVED",
             f"`{name}` is not here: it could not be saved ({unsaved.reason} at `{unsaved.path}`: {unsaved.detail}). "
             "Run the cell that makes it again, or delete it.",
             name=name, path=unsaved.path, cause=unsaved.reason,
         )  # fmt: skip
-    raise PreconditionFailed(
+    return PreconditionFailed(
         "NOT_RESTORED",
-        f"`{name}` is saved but not loaded here, and {use!r} needs its value: name `{name}` in the cell, then it is loaded.",
+        f"`{name}` is saved but not loaded here, and {use!r} needs it: name `{name}` in the cell, then it is loaded.",
         name=name, use=use,
     )  # fmt: skip
 
 
 def _refusing(method: str) -> Any:
     def refuse(self: Stub, *_: Any, **__: Any) -> NoReturn:
-        _refuse(self, method)
+        raise _refusal(self, method)
 
     refuse.__name__ = method
     return refuse
 
 
 # Operators look methods up on the type, so each must be there to give our text instead of Python's.
-for _method in (
+_METHODS: Final = (
     "__call__ __iter__ __next__ __getitem__ __setitem__ __delitem__ __contains__ __reversed__ __bool__ __hash__ __eq__ "
     "__ne__ __lt__ __le__ __gt__ __ge__ __int__ __float__ __complex__ __index__ __str__ __format__ __bytes__ __enter__ "
-    "__exit__ __await__ __aiter__ __anext__ __array__ __neg__ __pos__ __abs__ __invert__ __round__ __copy__ __deepcopy__"
-).split():
+    "__exit__ __await__ __aiter__ __anext__ __array__ __neg__ __pos__ __abs__ __invert__ __round__ __copy__ "
+    "__deepcopy__"
+)
+_OPERATORS: Final = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or"
+for _method in _METHODS.split():
     setattr(Stub, _method, _refusing(_method))
-for _operator in "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and xor or".split():
+for _operator in _OPERATORS.split():
     for _prefix in ("", "r", "i"):
         setattr(Stub, f"__{_prefix}{_operator}__", _refusing(f"__{_prefix}{_operator}__"))
 Stub.__str__ = Stub.__repr__  # type: ignore[method-assign,assignment]

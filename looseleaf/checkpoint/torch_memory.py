@@ -187,7 +187,7 @@ class _GraphLeftBehind(torch.autograd.Function):
         """Never gives gradients."""
         raise PreconditionFailed(
             "GRAPH_NOT_CARRIED",
-            f"`{context.name}` was computed in an earlier cell, and its autograd graph did not move with its value: compute "
-            "it in the same cell as the backward pass",
+            f"`{context.name}` was computed in an earlier cell, and its autograd graph did not move with its value: "
+            "compute it in the same cell as the backward pass",
             name=context.name,
         )  # fmt: skip

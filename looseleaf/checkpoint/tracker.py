@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
 from looseleaf.checkpoint.advance import Advancer
+from looseleaf.checkpoint.bundles import Bundle
 from looseleaf.checkpoint.capture import Captured, capture
 from looseleaf.checkpoint.facts import light_header
 from looseleaf.checkpoint.identity import has_identity
@@ -23,6 +23,7 @@ from looseleaf.checkpoint.restorer import Restorer
 from looseleaf.checkpoint.saver import VersionBuilder, commit, same_state, with_retry
 from looseleaf.checkpoint.state_io import StateIO
 from looseleaf.checkpoint.stub import Stub, header_of, name_of, unit_id_of, unsaved_of
+from looseleaf.dirty_tracker import hash128
 from looseleaf.errors import NotFound
 from looseleaf.ids import CellId, Epoch, ExecutionId, SessionId, UnitId, Version
 
@@ -71,35 +72,45 @@ class StateTracker:
         return [(name, value) for name, value in items if type(name) is str and not self.hidden(name)]
 
     def save(
-        self, execution_id: ExecutionId, label: str = "", *, source: str = "", cell_id: CellId = CellId("")
+        self, execution_id: ExecutionId, label: str = "", *, source: str = "", cell_id: CellId | None = None
     ) -> SaveReport:
         """Commits the live state as a new version, or none if nothing changed.
 
         What cannot be saved is reported by name and never fails the save. Raises Conflict, PreconditionFailed,
-        CapacityExceeded, Unavailable, Timeout or InvalidArgument (a limit of the manifest); then nothing changed, and the
-        next save does all of it.
+        CapacityExceeded, Unavailable, Timeout or InvalidArgument (a limit of the manifest); then nothing changed, and
+        the next save does all of it.
         """
         started_s = time.monotonic()
-        with raw_access():
-            live, stored, unsaved = self._sort_variables()
-            captured, secrets = self._capture(live)
-            for entry in secrets:
-                unsaved[entry.name] = entry
-            self._add_failures(captured, stored, unsaved)
-            roots = {
-                name: captured.roots[name] if name in captured.roots else stored[name]
-                for name, _ in self.variables()
-                if name not in unsaved and (name in captured.roots or name in stored)
-            }
-            builder: VersionBuilder = with_retry(
-                lambda copy_dirty: self._build(captured, roots, copy_dirty=copy_dirty), self.io
-            )
-            manifest = self._manifest_of(builder, roots, unsaved, execution_id, label, source, cell_id)
-            moves = builder.moves
-            nothing_changed = self.manifest.version > 0 and same_state(self.manifest, manifest)
-            if not nothing_changed:
-                self.manifest = commit(self.io, manifest)
-            self._publish(captured, builder, unsaved)
+        given_out = self.labels.given_out()
+        try:
+            with raw_access():
+                return self._save(execution_id, label, source, cell_id, started_s)
+        except BaseException:
+            self.labels.take_back(given_out)
+            raise
+
+    def _save(
+        self, execution_id: ExecutionId, label: str, source: str, cell_id: CellId | None, started_s: float
+    ) -> SaveReport:
+        live, stored, unsaved = self._sort_variables()
+        captured, secrets = self._capture(live)
+        for entry in secrets:
+            unsaved[entry.name] = entry
+        self._add_failures(captured, stored, unsaved)
+        roots = {
+            name: captured.roots[name] if name in captured.roots else stored[name]
+            for name, _ in self.variables()
+            if name not in unsaved and (name in captured.roots or name in stored)
+        }
+        builder: VersionBuilder = with_retry(
+            lambda copy_dirty: self._build(captured, roots, copy_dirty=copy_dirty), self.io
+        )
+        manifest = self._manifest_of(builder, roots, unsaved, execution_id, label, source, cell_id)
+        moves = builder.moves
+        nothing_changed = self.manifest.version > 0 and same_state(self.manifest, manifest)
+        if not nothing_changed:
+            self.manifest = commit(self.io, manifest)
+        self._publish(captured, builder, unsaved)
         notes = {note: None for entry in builder.units.values() for note in entry.header.notes}
         return SaveReport(
             version=self.version, dirty_regions=moves.dirty_regions, total_regions=moves.total_regions,
@@ -161,7 +172,7 @@ class StateTracker:
         held: list[tuple[UnitId, Any]] = [(unit_id, record)]
         for needed in sorted(self.needed_here()):
             value = self.labels.live(needed) if needed in self.manifest.units else None
-            if value is not None and self.labels.unit_id_of(value) == needed:
+            if isinstance(value, Bundle) or (value is not None and self.labels.unit_id_of(value) == needed):
                 held.append((UnitId(needed), value))
         captured = capture(
             self.namespace, live, self.labels, self.manifest, held, self.labels.held_memory()
@@ -197,7 +208,7 @@ class StateTracker:
 
     def _manifest_of(
         self, builder: VersionBuilder, roots: dict[str, UnitId], unsaved: dict[str, Unsaved],
-        execution_id: ExecutionId, label: str, source: str, cell_id: CellId,
+        execution_id: ExecutionId, label: str, source: str, cell_id: CellId | None,
     ) -> Manifest:  # fmt: skip
         old = self.manifest
         gone = [*old.tombstones, *(name for name in old.roots if name not in self.namespace)]
@@ -209,8 +220,8 @@ class StateTracker:
             next_id=self.labels.next_id, roots=roots, units=builder.units, payloads=builder.payloads,
             process_state=self._process_unit if self._process_unit in builder.units else None,
             tombstones=tuple(tombstones[-TOMBSTONES_MAX:]), unsaved=tuple(unsaved.values()),
-            cell_source_hash=hashlib.blake2b(source.encode("utf-8", "replace"), digest_size=16).digest() if source else b"",
-            cell_id=cell_id,
+            cell_source_hash=hash128(source.encode("utf-8", "replace")) if source else b"",
+            cell_id=cell_id or CellId(""),
         )  # fmt: skip
 
     def _publish(self, captured: Captured, builder: VersionBuilder, unsaved: dict[str, Unsaved]) -> None:
@@ -226,6 +237,7 @@ class StateTracker:
         places = [(int(block.payload_id), block) for block in captured.payloads if block.payload_id in builder.payloads]
         places += [(unit_id, block) for unit_id, block in captured.inline if unit_id in builder.units]
         self.labels.replace(heads, places)
+        self.labels.keep_late(builder.payloads)
         self.labels.atoms = {name: u for name, u in self.labels.atoms.items() if captured.roots.get(name) == u}
         stubs = [value for value in captured.graph.objects if type(value) is Stub]
         self.units_of_inner_stubs = {unit_id_of(stub) or 0 for stub in stubs}
@@ -245,14 +257,14 @@ class StateTracker:
         size += sum(sum(builder.units[ref].header.device_bytes.values()) for ref in header.refs)
         return size <= HELD_BYTES_MAX
 
-    def restore(self, names: Iterable[str], *, imports: Iterable[str] = (), version: Version = Version(0)) -> RestoreReport:
+    def restore(self, names: Iterable[str], *, imports: Iterable[str] = (), version: int = 0) -> RestoreReport:
         """Makes `names`, and what their code reads by name, live; every other variable of the session gets a stub.
 
-        The first call also sets the process state. `version`: the one wanted, 0 for the newest; a newer one than held is
-        followed first. Raises what the StateIO raises; a value that cannot be made again is reported, not raised.
+        The first call also sets the process state. `version`: the one wanted, 0 for the newest; a newer one than held
+        is followed first. Raises what the StateIO raises; a value that cannot be made again is reported, not raised.
         """
         if self.manifest.version == 0 or version > self.manifest.version:
-            self._fetch(version)
+            self._fetch(Version(version))
         return Restorer(self).restore(list(names), list(imports))
 
     def _fetch(self, version: Version) -> None:

@@ -14,6 +14,7 @@ import copyreg
 import pickle
 from typing import Any, Final
 
+from looseleaf.checkpoint.bundles import Bundle
 from looseleaf.checkpoint.canonical import canonical
 from looseleaf.checkpoint.pickler import PROTOCOL, UnitPickler
 from looseleaf.ids import UnitId
@@ -49,6 +50,17 @@ def write_value(pickler: UnitPickler, value: Any, unit_id: UnitId) -> bytes:
     return MODE_VALUE + canonical(pickler.file.getvalue())
 
 
+def write_bundle(pickler: UnitPickler, bundle: Bundle) -> bytes:
+    """A `V` unit: the list of a bundle's members, which refer to each other inside its pickle."""
+    ids = pickler.scope.persistent_ids
+    own = {id(member): ids.pop(id(member)) for member in bundle.members if id(member) in ids and member is not None}
+    try:
+        pickler.dump(bundle.members)
+    finally:
+        ids.update(own)
+    return MODE_VALUE + canonical(pickler.file.getvalue())
+
+
 def write_in_two_steps(pickler: UnitPickler, value: Any) -> tuple[bytes, frozenset[int | str]] | None:
     """A unit whose object exists before its contents, and the ids that its construction names.
 
@@ -72,7 +84,7 @@ def write_in_two_steps(pickler: UnitPickler, value: Any) -> tuple[bytes, frozens
 def _reduced(pickler: UnitPickler, value: Any) -> Any:
     """What the pickler itself would ask the value, in the same order."""
     kind = type(value)
-    if kind in (tuple, frozenset, bytes, bytearray, str, int, float, complex, bool, type(None)):
+    if kind in (Bundle, tuple, frozenset, bytes, bytearray, str, int, float, complex, bool, type(None)):
         return None
     reduced = pickler.reducer_override(value)
     if reduced is not NotImplemented:

@@ -1,7 +1,7 @@
 """One walk over a session's live objects: which of them are shared between variables, and by which way each is reached.
 
-Iterative, so that no structure is too deep for it; every object that it numbers is kept alive until the walk is dropped,
-so that an id names one object for as long as anybody asks.
+Iterative, so that no structure is too deep for it. Every object that it numbers is kept alive until the walk is
+dropped: an id names one object for as long as anybody asks.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Graph:
     """What a walk found. Node 0 stands for the session; `objects[n]`, `parents[n]` belong to node n.
 
     `mixed`: nodes that refer to atoms of other than builtin types, or to what is found by name.
-    `heads[n]`: the node that heads the unit of n. `plain[n]` is meaningful for heads: the unit holds builtin values only
-    and refers to no other unit.
+    `heads[n]`: the node that heads the unit of n. `plain[n]` is meaningful for heads: the unit holds builtin values
+    only and refers to no other unit.
     """
 
     objects: list[Any] = field(default_factory=lambda: [None])

@@ -1,6 +1,6 @@
-"""Runs session steps in processes of their own, forked from one that has the libraries imported, over files.
+"""Runs session steps in processes of their own, forked from one with the libraries imported, over files.
 
-Only for tests: `DirectoryIO` keeps the store in a directory; `Nursery` is used by the test process, `main` is its child.
+`DirectoryIO` keeps the store in a directory; `Nursery` is used by the test process, `main` is its child.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from checkpoint_nursery import DirectoryIO, Nursery  # noqa: E402
+from checkpoint_nursery import DirectoryIO, Nursery
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """The cases of the study of notebook state: each comes back right, or is refused by name; none is silently wrong."""
 
 # Cells stay in the form in which a person would write them.
-# ruff: noqa: E501
+# ruff: noqa: E501, ISC004
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Values of many kinds: what they are, what they share and what they do is the same in another process."""
 
 # Cells stay in the form in which a person would write them.
-# ruff: noqa: E501
+# ruff: noqa: E501, ISC004
 
 from __future__ import annotations
 

@@ -330,3 +330,35 @@ def test_large_unit_is_stored_as_regions(process):
     process("cell('big = [str(i) for i in range(400_000)]; other = {\"big\": big}'); save()")
     result = process("restore_all(); e = tracker.manifest.units[tracker.manifest.roots['big']]; result = [len(e.regions) > 1, check('other[\"big\"] is big and big[-1] == \"399999\"')]")
     assert result == [True, True]
+
+
+def test_ids_of_a_refused_version_are_not_kept(process):
+    result = process("""
+from looseleaf.errors import Conflict
+from looseleaf.checkpoint.tracker import StateTracker
+cell("shared = [1]; a = {'s': shared}; n = 1")
+save()
+ns2 = {}
+t2 = StateTracker(ns2, io, session_id="s-test", epoch=1, hidden=lambda n: n.startswith("__"))
+t2.restore(["shared"])
+cell("mine = 5; also = [[1]]; link = [also, also[0]]")
+real = io.commit
+def refuse(*a): raise Conflict("MANIFEST_MOVED", "x")
+io.commit = refuse
+try:
+    save()
+except Conflict:
+    pass
+io.commit = real
+ns2["theirs"] = 7; ns2["box"] = [[2]]; ns2["inner"] = ns2["box"][0]; t2.save("x-2")
+advance(); save()
+result = [sorted(tracker.manifest.roots), list(tracker.stub_names())]
+""")
+    assert result == [["a", "also", "box", "inner", "link", "mine", "n", "shared", "theirs"], ["box", "inner"]]
+    result = process("restore_all(); result = check('[mine, theirs, also[0] is link[1], link[0] is also, box, inner is box[0], a[\"s\"] is shared]')")
+    assert result == [5, 7, True, True, [[2]], True, True]
+
+
+def test_kept_in_part_is_noted(process):
+    result = process("""
+cell(
