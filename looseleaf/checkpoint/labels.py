@@ -2,9 +2,9 @@
 
 A label only says under which id something is stored; its content is pickled or hashed at every save. It holds its
 object weakly where Python allows it, and strongly if the object is small or if units that are not loaded refer to
-it: that must not vanish, changed, before it was saved. An address alone never identifies anything: it may have been freed and
-used again. A large object that can be held in neither way goes without a label, and is `lost` to sharing until the next
-save names it anew.
+it: that must not vanish, changed, before it was saved. An address alone never identifies anything: it may have been
+freed and used again. A large object that can be held in neither way goes without a label, and is `lost` to sharing
+until the next save names it anew.
 """
 
 from __future__ import annotations

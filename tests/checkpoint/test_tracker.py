@@ -361,4 +361,7 @@ result = [sorted(tracker.manifest.roots), list(tracker.stub_names())]
 
 def test_kept_in_part_is_noted(process):
     result = process("""
-cell(
+cell("import functools\\n@functools.lru_cache\\ndef f(x): return x\\nf(1); g = {'f': f}")
+result = save().notes
+""")
+    assert result == ["CACHE_DROPPED f"]
