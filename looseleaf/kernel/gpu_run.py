@@ -150,7 +150,7 @@ class GpuRun:
                 f"{error_text(result.error)}. Whether this cell finished is known when the cluster is back; until then "
                 f"the variables are those before it, and CPU cells go on. {error_text(error)}"
             )
-            return self._outcome(self._show("CLUSTER_LOST", text), ran=True, result=result)
+            return self._outcome(self._show_error(Unavailable("CLUSTER_LOST", text)), ran=True, result=result)
         manifest = session.manifest
         if manifest is not None and session.version != before and manifest.execution_id == self._execution_id:
             # Outputs of the last moments are missing, the state is not: no reason to stop the notebook.
@@ -162,7 +162,7 @@ class GpuRun:
             f"{error_text(result.error)}. This cell's changes are lost, the variables are those of version "
             f"{session.version}; run the cell again"
         )
-        return self._outcome(self._show("CELL_LOST", text), ran=True, result=result)
+        return self._outcome(self._show_error(Unavailable("CELL_LOST", text)), ran=True, result=result)
 
     async def _fence_with_patience(self) -> None:
         """`session.fence`, tried again for `recover_timeout_s` while there is no daemon."""
@@ -177,7 +177,10 @@ class GpuRun:
             await asyncio.sleep(RECONNECT_POLL_S)
 
     def _not_run(self, error: LooseLeafError) -> GpuRunOutcome:
-        return self._outcome(self._show(error.reason, error_text(error)), ran=False)
+        return self._outcome(self._show_error(error), ran=False)
+
+    def _show_error(self, error: LooseLeafError) -> dict[str, Any]:
+        return self._show(error.reason, error_text(error))
 
     def _show(self, ename: str, text: str) -> dict[str, Any]:
         output = error_output(ename, text)

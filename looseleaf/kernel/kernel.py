@@ -127,6 +127,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         began_s = time.monotonic()
         recipe = self._route(request)
         if recipe.label == "gpu":
+            self._results.refuse_elsewhere(request.source)
             return await self._run_on_worker(request, recipe, user_expressions, allow_stdin, began_s)
         self._ready_here(recipe, request.source)
         return await self._run_cpu_cell(request, recipe, run_here)

@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
+from looseleaf.errors import PreconditionFailed
+from looseleaf.recipe.analyze import analyze_cell
+
 # Reading one of these may read any earlier result.
 _ANY_RESULT: Final = frozenset({"Out", "_oh"})
 _LAST_RESULTS: Final = ("_", "__", "___")
 _NUMBERED: Final = re.compile(r"_\d+")
-_NAMES: Final = re.compile(r"\b(_{1,3}|Out|_oh)\b")
+_CACHE: Final = _ANY_RESULT | set(_LAST_RESULTS)
 
 
 class ResultCache:
@@ -37,9 +40,21 @@ class ResultCache:
             self._last = [name, *self._last][: len(_LAST_RESULTS)]
             self._shell.push(dict(zip(_LAST_RESULTS, (hook._, hook.__, hook.___), strict=True)), interactive=False)
 
+    def refuse_elsewhere(self, source: str) -> None:
+        """Raises PreconditionFailed `RESULT_CACHE_READ` if a cell for a worker reads the cache, which is here."""
+        used = sorted(analyze_cell(source).read_names & _CACHE)
+        if used:
+            numbers = sorted(self._shell.user_ns["_oh"])
+            instead = f"_{numbers[-1]}" if numbers else "a variable"
+            text = (
+                f"this cell runs on a GPU worker and reads {used[0]!r}, but earlier results are known there by number "
+                f"only: write {instead} for the last one; nothing was run"
+            )
+            raise PreconditionFailed("RESULT_CACHE_READ", text, names=used)
+
     def names_behind(self, source: str) -> list[str]:
         """Variables that `source` may read by the names of the cache."""
-        used = set(_NAMES.findall(source))
+        used = analyze_cell(source).read_names & _CACHE
         if not used:
             return []
         namespace = self._shell.user_ns

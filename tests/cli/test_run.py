@@ -11,11 +11,18 @@ from typing import Any
 import nbformat
 import nbformat.v4 as nbf
 import pytest
+from jupyter_core.utils import ensure_event_loop
 
 from looseleaf.cli.main import main
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "kernel"))
 from kernel_fake_daemon import FakeDaemon, FakeStore
+
+
+@pytest.fixture(scope="module", autouse=True)
+def client_loop() -> None:
+    """jupyter_client keeps one event loop for all its blocking calls; it is no test's leak."""
+    ensure_event_loop()
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from typing import Any
 import nbformat
 import pytest
 from jupyter_client.manager import AsyncKernelManager
+from jupyter_core.utils import ensure_event_loop
 from nbclient import NotebookClient
 
 from looseleaf.batch.client import OneSpec
@@ -26,6 +27,12 @@ INSTALL_DEVICE = "__import__('looseleaf.devices').devices.install('reference', '
 def read(source: Path | Any) -> Any:
     """The notebook, from its file or as it is."""
     return nbformat.read(str(source), as_version=4) if isinstance(source, Path) else source
+
+
+@pytest.fixture(scope="session", autouse=True)
+def client_loop() -> None:
+    """jupyter_client keeps one event loop for all its blocking calls; it is no test's leak."""
+    ensure_event_loop()
 
 
 @pytest.fixture

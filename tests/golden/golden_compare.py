@@ -15,6 +15,8 @@ _VARIES = (
     (re.compile(r"\b\d+(\.\d+)? [mµnu]?s ± [^\n]*"), "... per loop"),
     (re.compile(r"\b0x[0-9a-fA-F]{6,}\b"), "0x..."),
     (re.compile(r"/tmp/ipykernel_\d+/\d+\.py"), "<cell>"),
+    # A tensor's history does not move with it; what stands for it says so by its name.
+    (re.compile(r"grad_fn=<\w+>"), "grad_fn=<...>"),
     (re.compile(r"<ipython-input-\d+-[0-9a-f]+>"), "<cell>"),
 )
 

@@ -13,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 from jupyter_client.manager import KernelManager
+from jupyter_core.utils import ensure_event_loop
 
 from looseleaf.batch.client import OneSpec
 from looseleaf.kernel.install import kernel_spec
@@ -166,6 +167,12 @@ class Notebook:
         assert not alive, f"left behind: {alive}"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def client_loop() -> None:
+    """jupyter_client keeps one event loop for all its blocking calls; it is no test's leak."""
+    ensure_event_loop()
+
+
 @pytest.fixture(scope="module")
 def module_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("k")
@@ -181,6 +188,8 @@ def shared_daemon(module_folder: Path) -> Iterator[FakeDaemon]:
 @pytest.fixture(scope="module")
 def shared_notebook(module_folder: Path, shared_daemon: FakeDaemon) -> Iterator[Notebook]:
     notebook = Notebook(shared_daemon.path, module_folder)
+    # Its connection belongs to the module, not to the first test.
+    notebook.ok("pass")
     yield notebook
     notebook.close()
 

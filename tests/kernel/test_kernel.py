@@ -109,6 +109,15 @@ def test_counts_and_history_go_on_over_both_kinds(notebook: Any) -> None:
     assert notebook.ok(f"Out[{gpu.reply['execution_count']}]").result == "'gpu result'"
 
 
+def test_gpu_cell_reading_the_result_cache_is_told_what_to_write(notebook: Any, daemon: Any) -> None:
+    last = notebook.ok("6 * 7").reply["execution_count"]
+    outcome = notebook.run("%%gpu\n_ + 1")
+    assert outcome.error[0] == "RESULT_CACHE_READ" and f"_{last}" in outcome.error[1]
+    assert daemon.count("submit") == 0
+    # As a loop's variable it is nobody's result.
+    assert notebook.ok(f"%%gpu\nfor _ in range(3): pass\n_{last} + 1").result == "43"
+
+
 def test_cell_metadata_chooses_the_device_unless_a_magic_does(notebook: Any, daemon: Any) -> None:
     assert notebook.ok("1", looseleaf={"device": "gpu"}).report["label"] == "gpu"
     assert notebook.ok("%%cpu\n1", looseleaf={"device": "gpu"}).report["label"] == "cpu"

@@ -164,6 +164,7 @@ def test_named_session_is_continued_by_another_kernel(new_notebook: New, new_dae
     assert second.ok("carried").result == "{'a': 1}"
 
 
+@pytest.mark.slow
 def test_torch_questions_are_answered_for_the_pool_and_use_is_refused(new_notebook: New, new_daemon: New) -> None:
     pytest.importorskip("torch")
     daemon = new_daemon(host={"device": "emulated", "gpus": 2})
