@@ -78,3 +78,25 @@ def test_run_bad_paths_are_refused_before_anything_starts(tmp_path: Path, capsys
     said = capsys.readouterr().err
     assert "NOTEBOOK_MISSING" in said and "NOTEBOOK_UNREADABLE" in said and said.count("OUTPUT_UNWRITABLE") == 2
     assert not Path(out).exists()
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_run_without_a_cluster_starts_one_and_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = tmp_path / "tmp"
+    folders.mkdir()
+    monkeypatch.setenv("LOOSELEAF_RUN_DIR", str(tmp_path / "nobody"))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setattr("tempfile.tempdir", str(folders))
+    source = write(tmp_path / "in.ipynb", "import torch", "torch.ones(3, device='cuda').sum().item()")
+    out, report = tmp_path / "out.ipynb", tmp_path / "r.json"
+    arguments = ["run", str(source), "-o", str(out), "--report", str(report), "--gpus", "1", "--device", "emulated"]
+    code = main(arguments)
+    assert code == 0, capsys.readouterr().err
+    assert nbformat.read(out, as_version=4).cells[1].outputs[0]["data"]["text/plain"] == "3.0"
+    found = json.loads(report.read_text())
+    assert found["machine"]["embedded"] and found["machine"]["device"] == "emulated"
+    assert found["cells"][1]["label"] == "gpu" and found["cells"][1]["worker"] != found["machine"]["kernel_pid"]
+    assert list(folders.iterdir()) == []
