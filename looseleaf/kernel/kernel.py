@@ -33,6 +33,7 @@ from looseleaf.kernel.sources import cell_sources, name_cell
 from looseleaf.kernel.stdin import ask_person
 from looseleaf.recipe.recipe import Recipe
 from looseleaf.worker.device_magics import register_device_magics
+from looseleaf.worker.thread_counts import thread_count_here
 
 log = logging.getLogger("looseleaf.kernel")
 
@@ -179,6 +180,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         context = {
             "columns": shutil.get_terminal_size().columns, "cell_file": name_cell(self.shell, request.source, count),
             "sources": cell_sources(self.shell), "ast_node_interactivity": self.shell.ast_node_interactivity,
+            "threads": thread_count_here(),
         }  # fmt: skip
         frame = CellFrame(count, _ParentPublisher(self, parent), ask if allow_stdin else None, context)
         _flush_streams()

@@ -19,6 +19,7 @@ from typing import Final, NoReturn, cast
 from looseleaf import devices
 from looseleaf.devices import Kind, Role
 from looseleaf.protocol.channel import Channel
+from looseleaf.protocol.frames import close_fds
 from looseleaf.worker.interrupts import ignore_interrupts
 from looseleaf.worker.runtime import WorkerRuntime
 from looseleaf.worker.shell import WorkerShell
@@ -67,7 +68,8 @@ def become_worker(birth: Birth, inherited: Inheritance) -> NoReturn:
         ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         install_devices("worker")
         channel = Channel(socket.socket(fileno=birth.channel_fd))
-        WorkerRuntime(inherited.shell, channel, inherited.streams, inherited.imports, log_fd).run()
+        libraries = inherited.thread_libraries
+        WorkerRuntime(inherited.shell, channel, inherited.streams, inherited.imports, libraries, log_fd).run()
     except BaseException:
         os.write(log_fd, traceback.format_exc().encode("utf-8", "replace"))
     finally:
@@ -78,8 +80,8 @@ def _leave_the_zygote(birth: Birth) -> None:
     os.setsid()
     for number, fd in enumerate(birth.stdio_fds):
         os.dup2(fd, number, inheritable=True)
-    os.closerange(3, birth.channel_fd)
-    os.closerange(birth.channel_fd + 1, _fd_limit())
+    # Not closerange: where no limit of open files is set it may have a billion to try.
+    close_fds({int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, birth.channel_fd})
     for number in signal.valid_signals() - _PYTHONS_OWN:
         if number not in (signal.SIGKILL, signal.SIGSTOP) and signal.getsignal(number) is not signal.SIG_DFL:
             signal.signal(number, signal.SIG_DFL)
@@ -89,10 +91,6 @@ def _leave_the_zygote(birth: Birth) -> None:
     atexit._clear()
     # Never gc.unfreeze(): one collection over the zygote's objects would copy 40 MB of its pages.
     gc.enable()
-
-
-def _fd_limit() -> int:
-    return os.sysconf("SC_OPEN_MAX")
 
 
 def _set_environment(env: Mapping[str, str]) -> None:

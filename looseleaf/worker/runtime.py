@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Callable
 from queue import SimpleQueue
@@ -11,7 +12,7 @@ from typing import Any, Final
 
 from looseleaf import devices
 from looseleaf.checkpoint.names import hidden_names
-from looseleaf.errors import LooseLeafError
+from looseleaf.errors import InvalidArgument, LooseLeafError
 from looseleaf.ids import CellId, ExecutionId
 from looseleaf.protocol import fields
 from looseleaf.protocol.channel import Channel
@@ -22,12 +23,13 @@ from looseleaf.protocol.threaded import ThreadedLink
 from looseleaf.worker.comms import forward_comms
 from looseleaf.worker.execution import CellRunner
 from looseleaf.worker.interaction import Interaction
-from looseleaf.worker.leftovers import anonymous_bytes, leftovers
+from looseleaf.worker.leftovers import anonymous_bytes, end_group, leftovers
 from looseleaf.worker.plain import plain
 from looseleaf.worker.raw_output import RawOutput
 from looseleaf.worker.shell import WorkerShell, add_sources
 from looseleaf.worker.stages import WorkerState
 from looseleaf.worker.streams import OutputRelay, OutStream
+from looseleaf.worker.thread_counts import set_thread_count
 
 log = logging.getLogger("looseleaf.worker")
 
@@ -44,10 +46,14 @@ class WorkerRuntime:
         channel: Channel,
         streams: tuple[OutStream, OutStream],
         imports: list[str],
+        thread_libraries: list[str],
         log_fd: int,
     ) -> None:
         self._shell = shell
         self._imports = imports
+        self._thread_libraries = thread_libraries
+        self._threads = 0
+        self._pid = os.getpid()
         self._execution_id = ""
         # What the zygote had; a worker holds only what came since.
         self._anonymous_bytes_at_birth = anonymous_bytes()
@@ -112,6 +118,7 @@ class WorkerRuntime:
     def _leave(self, error: LooseLeafError) -> None:
         # The daemon is gone, and with it everything that this process may still say or save.
         log.info("connection_ended reason=%s", error.reason)
+        end_group()
         os._exit(0)
 
     # -- output ----------------------------------------------------------------------------------------
@@ -120,6 +127,10 @@ class WorkerRuntime:
         self._link.send_event("output", {"execution_id": self._execution_id, "message": message})
 
     def _publish(self, message: dict[str, Any]) -> None:
+        if os.getpid() != self._pid:
+            # A process that a cell forked: the pipes and the connection are its parent's.
+            sys.stderr.write(f"LooseLeaf: a forked process can print, but not send a {message['type']} message\n")
+            return
         self._raw.drain()
         self._relay.publish(message)
 
@@ -127,7 +138,7 @@ class WorkerRuntime:
         self._raw.drain()
         self._relay.flush()
         self._link.send_event("input_request", {
-            "execution_id": self._execution_id, "prompt": prompt, "password": password,
+            "execution_id": self._execution_id, "prompt": plain(prompt), "password": password,
         })
 
     # -- cells -----------------------------------------------------------------------------------------
@@ -151,8 +162,8 @@ class WorkerRuntime:
         self._raw.drain()
         self._relay.flush()
         touched_s = devices.backend().touched()
-        self._link.send_event("ended", {
-            "execution_id": execution_id, "reply": plain(reply), "run_s": run_s,
+        self._tell_end(reply, {
+            "execution_id": execution_id, "run_s": run_s,
             "first_touch_s": None if touched_s is None else max(0.0, touched_s - began_s),
             "left": leftovers(self._runner.loop),
         })
@@ -169,6 +180,16 @@ class WorkerRuntime:
             "resident_bytes": max(0, anonymous_bytes() - self._anonymous_bytes_at_birth),
         }
 
+    def _tell_end(self, reply: dict[str, Any], facts: dict[str, Any]) -> None:
+        try:
+            self._link.send_event("ended", {**facts, "reply": plain(reply)})
+        except (InvalidArgument, ValueError) as error:
+            # What the person's code asks of the front end is of any size and kind: it must not cost the save.
+            log.warning("reply_payload_dropped why=%s", error)
+            self._relay.write("stderr", f"LooseLeaf: what this cell asks of the front end cannot be sent: {error}\n")
+            self._relay.flush()
+            self._link.send_event("ended", {**facts, "reply": plain({**reply, "payload": []})})
+
     def _set_up(self, context: dict[str, Any]) -> None:
         """What the kernel's front end and settings mean for this cell; see docs/protocol.md: `context`."""
         shell = self._shell
@@ -178,6 +199,10 @@ class WorkerRuntime:
         shell.compiler.next_name = fields.text(context, "cell_file", "")
         if "sources" in context:
             add_sources(shell, fields.rows(context, "sources", str, int, str))
+        threads = fields.integer(context, "threads", 0)
+        if 0 < threads != self._threads:
+            set_thread_count(threads, self._thread_libraries)
+            self._threads = threads
         interactivity = fields.text(context, "ast_node_interactivity", "")
         if interactivity:
             shell.ast_node_interactivity = interactivity
@@ -189,5 +214,5 @@ def _log_to(fd: int) -> None:
     handler = logging.StreamHandler(os.fdopen(fd, "w", buffering=1, closefd=False))
     handler.setFormatter(logging.Formatter("%(levelname)s %(name)s %(message)s"))
     logger.addHandler(handler)
-    logger.setLevel(logging.ERROR)
+    logger.setLevel(logging.WARNING)
     logger.propagate = False

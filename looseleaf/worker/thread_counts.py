@@ -59,6 +59,15 @@ def set_thread_count(count: int, libraries: list[str]) -> None:
                 break
 
 
+def thread_count_here() -> int:
+    """What cells of this process compute with: torch's count once it is loaded, else what it will be."""
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "get_num_threads"):
+        return int(torch.get_num_threads())
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return int(asked) if asked.isdigit() and int(asked) > 0 else default_thread_count()
+
+
 def default_thread_count() -> int:
     """What a fresh process would use here: the CPUs that it may run on."""
     return len(os.sched_getaffinity(0))

@@ -145,3 +145,10 @@ def test_device_questions_are_answered_in_the_kernel(notebook: Any) -> None:
     notebook.ok("import torch")
     outcome = notebook.ok("(torch.cuda.is_available(), torch.cuda.device_count(), torch.device('cuda').type)")
     assert outcome.value == "(True, 1, 'cuda')" and outcome.report["label"] == "cpu"
+
+
+def test_cell_computes_with_as_many_threads_as_the_kernel(notebook: Any) -> None:
+    notebook.ok("import torch\ntorch.set_num_threads(1)")
+    assert notebook.ok("%%gpu\ntorch.get_num_threads()").value == "1"
+    notebook.ok("torch.set_num_threads(3)")
+    assert notebook.ok("%%gpu\ntorch.get_num_threads()").value == "3"
