@@ -59,6 +59,7 @@ def draft_unit(scope: PickleScope, unit_id: UnitId, value: Any, *, plain: bool, 
     if plain:
         return _draft_plain(draft, value)
     pickler = draft.pickler = UnitPickler(scope)
+    construction: frozenset[int | str] | None
     try:
         if in_two_steps:
             written = write_in_two_steps(pickler, value)
@@ -68,12 +69,12 @@ def draft_unit(scope: PickleScope, unit_id: UnitId, value: Any, *, plain: bool, 
         else:
             is_bundle = isinstance(value, Bundle)
             draft.data = write_bundle(pickler, value) if is_bundle else write_value(pickler, value, unit_id)
-            construction = frozenset(pickler.used)
+            construction = None
     except Exception as error:
         draft.failure = _failure(error, value if pickler.last is None else pickler.last)
         return draft
     draft.refs = _named_ids(pickler.used)
-    draft.construction = _named_ids(construction)
+    draft.construction = draft.refs if construction is None else _named_ids(construction)
     if SESSION_TEXT in draft.data and names_session_global(draft.data):
         draft.failure = Failure("SESSION_GLOBAL", "it is pickled by a name of this session only", value)
     _check_size(draft)

@@ -88,10 +88,10 @@ def refusal_of_instance(value: Any) -> Refusal | None:
     """Why this very object cannot be saved: a held lock, an open file; standard streams are found again by name."""
     if type(value) in LOCK_TYPES:
         return _HELD_LOCK if _is_held(value) else None
-    if any(value is stream for stream in standard_streams().values()):
-        return None
     kind: Any = type(value)
     found: Refusal | None = refusal_of_type(kind)
+    if found is not None and any(value is stream for stream in standard_streams().values()):
+        return None
     return found
 
 
