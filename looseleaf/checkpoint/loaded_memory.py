@@ -162,7 +162,9 @@ class Home:
         owners = self._living_owners()
         if not owners or self.kind != "memory":
             return None
-        made = LoadedMemory(exporter_at(self.address, self.size_bytes, owners), self.size_bytes, self.device)
+        # A device's address is no place in this process: there the storages alone are the memory.
+        exporter = exporter_at(self.address, self.size_bytes, owners) if self.device == CPU else None
+        made = LoadedMemory(exporter, self.size_bytes, self.device)
         for owner in owners:
             if hasattr(owner, "data_ptr"):
                 made.add_storage(owner.data_ptr() - self.address, owner)

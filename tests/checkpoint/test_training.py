@@ -103,3 +103,36 @@ cell("y[0] = 5.; out = net(x).sum(); opt.step()")
 result = check("[str(net.weight.device), str(x.device), str(host.device), float(x[1, 0]), str(opt.state[net.weight]['exp_avg'].device), out.device.type, x.is_cuda]")
 """)
     assert result == ["cuda:0", "cuda:0", "cpu", 5.0, "cuda:0", "cuda", True]
+
+
+def test_virtual_gpu_streams_views_and_small_memory_join_over_partial_restores(process):
+    process("""
+from looseleaf import devices
+devices.install("worker", "emulated", 2)
+devices.attach([0, 1])
+cell('''
+import torch
+torch.manual_seed(3); torch.cuda.set_device(1)
+big = torch.zeros(100_000, device="cuda:0"); part = big[10:]; small = torch.zeros(8, device="cuda:1"); bit = small[2:]
+g = torch.Generator("cuda"); g.manual_seed(5); torch.rand(3, device="cuda", generator=g); torch.rand(4, device="cuda:1"); half = torch.ones(3, device="cuda:0").half()
+''')
+save()
+cell("want = [torch.rand(2, device='cuda', generator=g).tolist(), torch.rand(2, device='cuda:1').tolist(), torch.rand(2).tolist()]")
+import json, pathlib
+pathlib.Path(io.root, "want.json").write_text(json.dumps(check("want")))
+""")
+    result = process("""
+from looseleaf import devices
+devices.install("worker", "emulated", 2)
+devices.attach([0, 1])
+import json, pathlib
+restore("part", "bit", "g", "torch")
+cell("part[0] = 1; bit[0] = 2")
+got = [check("torch.rand(2, device='cuda', generator=g).tolist()"), check("torch.rand(2, device='cuda:1').tolist()"), check("torch.rand(2).tolist()")]
+save()
+cell("part[1] = 3; bit[1] = 4; del part, bit")
+restore("big", "small", "half")
+save()
+result = [got == json.loads(pathlib.Path(io.root, "want.json").read_text()), check("[float(big[10]), float(big[11]), float(small[2]), float(small[3]), str(small.device), str(half.device), torch.cuda.current_device()]")]
+""")
+    assert result == [True, [1.0, 3.0, 2.0, 4.0, "cuda:1", "cuda:0", 1]]
