@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from looseleaf.errors import Internal, LooseLeafError
-from looseleaf.ids import WorkerId
+from looseleaf.ids import WorkerId, new_request_id
 from looseleaf.logs import get_logger
 from looseleaf.rpc.client import Channel
 from looseleaf.services.scheduler.conversion import lease_message
@@ -37,7 +37,11 @@ log = get_logger()
 
 
 class DaemonOrders:
-    """Sends orders; every method returns the event that follows and raises nothing but cancellation."""
+    """Sends orders; every method returns the event that follows and raises nothing but cancellation.
+
+    Each order has a fresh idempotency key: daemons remember keys longer than a scheduler lives, and some orders are
+    given again. Only the channel's own retries repeat one.
+    """
 
     def __init__(
         self, open_channel: Callable[[str, str], Channel], order_timeout_s: float, prepare_timeout_s: float,
@@ -51,7 +55,7 @@ class DaemonOrders:
     async def grant(self, action: GrantLease) -> Event:
         """LeaseGranted or GrantFailed."""
         lease = action.lease
-        request = worker_daemon_pb2.GrantLeaseRequest(request_id=f"grant-{lease.lease_id}", lease=lease_message(lease))
+        request = worker_daemon_pb2.GrantLeaseRequest(request_id=new_request_id(), lease=lease_message(lease))
         try:
             await self._stub(lease.address).GrantLease(request, timeout_s=self._order_timeout_s)
         except LooseLeafError as error:
@@ -64,8 +68,7 @@ class DaemonOrders:
 
     async def revoke(self, action: RevokeLease) -> Event:
         """LeaseRevoked or RevokeUnanswered."""
-        request = worker_daemon_pb2.RevokeLeaseRequest(
-            request_id=f"revoke-{action.lease_id}", lease_id=action.lease_id)
+        request = worker_daemon_pb2.RevokeLeaseRequest(request_id=new_request_id(), lease_id=action.lease_id)
         try:
             answer = await self._stub(action.address).RevokeLease(request, timeout_s=self._order_timeout_s)
         except LooseLeafError as error:
@@ -73,10 +76,9 @@ class DaemonOrders:
             return RevokeUnanswered(action.lease_id)
         return LeaseRevoked(action.lease_id, answer.in_use)
 
-    async def evict(self, action: EvictWorker, number: int) -> Event:
-        """EvictionEnded; `number` makes the order's idempotency key unique, since a worker may be asked again."""
-        request = worker_daemon_pb2.EvictWorkerRequest(
-            request_id=f"evict-{action.worker_id}-{number}", worker_id=action.worker_id)
+    async def evict(self, action: EvictWorker) -> Event:
+        """EvictionEnded."""
+        request = worker_daemon_pb2.EvictWorkerRequest(request_id=new_request_id(), worker_id=action.worker_id)
         try:
             answer = await self._stub(action.address).EvictWorker(request, timeout_s=EVICT_TIMEOUT_S)
             evicted = bool(answer.evicted)
@@ -88,7 +90,7 @@ class DaemonOrders:
     async def prepare(self, action: PrepareWorker, recipe: recipe_pb2.ExecutionRecipe) -> Event:
         """WorkerPrepared or PreparationFailed."""
         request = worker_daemon_pb2.PrepareWorkerRequest(
-            request_id=f"prepare-{action.request_id}", session_id=action.session_id, epoch=action.epoch, recipe=recipe,
+            request_id=new_request_id(), session_id=action.session_id, epoch=action.epoch, recipe=recipe,
             worker_id=action.worker_id)
         began_s = asyncio.get_running_loop().time()
         try:

@@ -107,7 +107,6 @@ class Driver:
         self._recipes: dict[str, recipe_pb2.ExecutionRecipe] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._requests = 0
-        self._order_number = 0
         self._unflushed = False
         self._stopping = False
 
@@ -251,9 +250,8 @@ class Driver:
                 log.info("lease_revoking", lease=action.lease_id, host=action.host_id)
                 self._order(self._orders.revoke(action))
             case EvictWorker():
-                self._order_number += 1
                 log.info("worker_evicting", worker=action.worker_id, host=action.host_id, lease=action.lease_id)
-                self._order(self._orders.evict(action, self._order_number))
+                self._order(self._orders.evict(action))
             case PrepareWorker():
                 self._order(self._orders.prepare(action, self._recipes[action.request_id]))
             case MarkHostDead():

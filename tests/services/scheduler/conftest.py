@@ -13,6 +13,7 @@ import pytest
 from looseleaf.config import SchedulerConfig
 from looseleaf.errors import PreconditionFailed
 from looseleaf.rpc.client import Channel, open_channel
+from looseleaf.rpc.dedupe import RequestMemory
 from looseleaf.rpc.server import Registration, RpcServer
 from looseleaf.rpc.service import Service
 from looseleaf.services.scheduler.server import build
@@ -42,6 +43,7 @@ class FakeDaemon(WorkerDaemonServiceServicer):
         self.changed = asyncio.Event()
         self.hold_grants: asyncio.Event | None = None
         self.refuse_grants = False
+        self._memory = RequestMemory()
         self.server = RpcServer(f"unix:{folder}/{host_id}.sock")
 
     async def GrantLease(self, request: Any, context: Any) -> Any:
@@ -62,10 +64,13 @@ class FakeDaemon(WorkerDaemonServiceServicer):
         return worker_daemon_pb2.RevokeLeaseResponse(in_use=in_use)
 
     async def PrepareWorker(self, request: Any, context: Any) -> Any:
-        self.prepared.append(request)
-        self.changed.set()
-        worker_id = request.worker_id or f"w-{request.session_id}"
-        return worker_daemon_pb2.PrepareWorkerResponse(worker_id=worker_id, pid=42, stage_ms={"total": 12.5})
+        async def work() -> Any:
+            self.prepared.append(request)
+            self.changed.set()
+            worker_id = request.worker_id or f"w-{request.session_id}"
+            return worker_daemon_pb2.PrepareWorkerResponse(worker_id=worker_id, pid=42, stage_ms={"total": 12.5})
+
+        return await self._memory.once(request, work)
 
     async def EvictWorker(self, request: Any, context: Any) -> Any:
         self.evicted.append(request.worker_id)

@@ -292,3 +292,14 @@ async def test_restart_keeps_the_journal_and_waits_for_the_known_host(
             assert (await news.read()).lease.execution_id == "x2"
         with pytest.raises(PreconditionFailed):
             await client.lease("x3", "s1", epoch=6)
+
+
+async def test_restarted_scheduler_prepares_on_a_daemon_that_remembers_the_old_ones_requests(
+    serve_scheduler: Any, start_daemon: Any,
+) -> None:
+    daemon = await start_daemon()
+    for session in ("s1", "s2"):
+        async with serve_scheduler() as client:
+            await client.beat(daemon)
+            answer = await client.prepare(session)
+            assert (answer.worker_id, answer.skipped_reason) == (f"w-{session}", "")
