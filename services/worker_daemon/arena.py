@@ -7,23 +7,27 @@ import os
 from looseleaf.dirty_tracker import Memfd, copy_into
 from looseleaf.errors import CapacityExceeded, InvalidArgument
 from looseleaf.services.worker_daemon.core.region_table import Slot
-from looseleaf.units import MIB, REGION_BYTES, format_bytes
+from looseleaf.units import REGION_BYTES, format_bytes
 
-SEGMENT_SLOTS = 64
-SEGMENT_BYTES = SEGMENT_SLOTS * REGION_BYTES
+SEGMENT_SLOTS_MIN = 64
+SEGMENT_BYTES_MIN = SEGMENT_SLOTS_MIN * REGION_BYTES
+# All of an arena's segments fit the fds of one protocol frame, and few fds are open in a kernel or worker.
+SEGMENTS_MAX = 32
 
 
 class HostArena:
-    """Memfd segments of `SEGMENT_SLOTS` slots, made as they are needed, up to `limit_bytes`.
+    """At most `SEGMENTS_MAX` memfd segments of equal size, made as they are needed, up to `limit_bytes`.
 
     Kernels and workers get each segment as a read-only file descriptor; a private writable mapping of it
-    works, a shared or re-opened writing one is refused by the kernel.
+    works, a shared or re-opened writing one is refused by the kernel. A segment takes memory only where its slots were
+    written.
     """
 
     def __init__(self, limit_bytes: int) -> None:
-        if limit_bytes < SEGMENT_BYTES:
-            raise InvalidArgument("ARENA_TOO_SMALL", f"the host arena needs at least {format_bytes(SEGMENT_BYTES)}")
+        if limit_bytes < SEGMENT_BYTES_MIN:
+            raise InvalidArgument("ARENA_TOO_SMALL", f"the host arena needs at least {format_bytes(SEGMENT_BYTES_MIN)}")
         self.limit_bytes = limit_bytes
+        self._segment_slots = max(SEGMENT_SLOTS_MIN, limit_bytes // REGION_BYTES // SEGMENTS_MAX)
         self._segments: list[Memfd] = []
         self._readonly: list[int] = []
         self._free: list[Slot] = []
@@ -42,7 +46,8 @@ class HostArena:
         return self._free.pop()
 
     def _grow(self) -> None:
-        if (len(self._segments) + 1) * SEGMENT_BYTES > self.limit_bytes:
+        segment_bytes = self._segment_slots * REGION_BYTES
+        if len(self._segments) == SEGMENTS_MAX or (len(self._segments) + 1) * segment_bytes > self.limit_bytes:
             raise CapacityExceeded(
                 "ARENA_FULL",
                 f"this host's shared memory for saved state is full "
@@ -50,15 +55,17 @@ class HostArena:
                 needed_bytes=REGION_BYTES,
                 available_bytes=0,
             )
-        segment = Memfd.create(f"looseleaf-arena-{len(self._segments)}", SEGMENT_BYTES)
+        segment = Memfd.create(f"looseleaf-arena-{len(self._segments)}", segment_bytes)
         os.fchmod(segment.fd, 0o600)
         number = len(self._segments)
         self._segments.append(segment)
         self._readonly.append(segment.readonly_fd())
-        self._free.extend(Slot(number, index) for index in reversed(range(SEGMENT_SLOTS)))
+        self._free.extend(Slot(number, index) for index in reversed(range(self._segment_slots)))
 
     def free(self, slot: Slot) -> None:
-        """The slot may be used again; its memory goes back to the machine."""
+        """The slot may be used again; its memory goes back to the machine. After `close` there is nothing to do."""
+        if not self._segments:
+            return
         self._segments[slot.segment].punch_hole(slot.index * REGION_BYTES, REGION_BYTES)
         self._free.append(slot)
         self._used -= 1
@@ -111,6 +118,3 @@ class Ring:
     def close(self) -> None:
         """Gives the memory back."""
         self._memory.close()
-
-
-DEFAULT_ARENA_BYTES = 4096 * MIB

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from looseleaf.errors import NotFound
@@ -22,7 +22,7 @@ class PeerSource:
     def __init__(self, stub: Any) -> None:
         self._stub = stub
 
-    async def fetch(self, keys: Sequence[RegionKey]) -> AsyncIterator[tuple[RegionKey, bytes]]:
+    async def fetch(self, keys: Sequence[RegionKey]) -> AsyncGenerator[tuple[RegionKey, bytes], None]:
         """See RegionSource."""
         request = pb.FetchRegionsRequest(regions=[region_ref(key) for key in keys])
         async with self._stub.FetchRegions(request, timeout_s=FETCH_TIMEOUT_S) as chunks:
@@ -37,20 +37,20 @@ class StoreSource:
     def __init__(self, store: StoreClient) -> None:
         self._store = store
 
-    async def fetch(self, keys: Sequence[RegionKey]) -> AsyncIterator[tuple[RegionKey, bytes]]:
+    async def fetch(self, keys: Sequence[RegionKey]) -> AsyncGenerator[tuple[RegionKey, bytes], None]:
         """See RegionSource."""
         async for region_id, length_bytes, data in self._store.get_regions(keys):
             yield (region_id, length_bytes), data
 
 
 class StoreLocator:
-    """Asks the store's region index; `addresses` tells the hosts that are alive."""
+    """Asks the store's region index; `addresses(wanted)` tells the hosts that are alive, the wanted ones surely."""
 
     def __init__(
         self,
         store: StoreClient,
         host_id: HostId,
-        addresses: Callable[[], Awaitable[Mapping[str, str]]],
+        addresses: Callable[[Collection[str]], Awaitable[Mapping[str, str]]],
         peer_stub: Callable[[str], Any],
     ) -> None:
         self._store = store
@@ -60,19 +60,20 @@ class StoreLocator:
 
     async def sources(self, keys: Sequence[RegionKey]) -> list[tuple[RegionSource, list[RegionKey]]]:
         """Other hosts first, the store's disk last, each with the keys it is said to have."""
-        addresses = await self._addresses()
         by_host: dict[str, list[RegionKey]] = {}
         on_disk: list[RegionKey] = []
         for location in await self._store.locate(keys):
             key = (location.region.region_id, location.region.length_bytes)
             for host_id in location.host_ids:
-                if host_id != self._host_id and host_id in addresses:
+                if host_id != self._host_id:
                     by_host.setdefault(host_id, []).append(key)
-                    break
             if location.durable:
                 on_disk.append(key)
+        addresses = await self._addresses(by_host.keys()) if by_host else {}
         found: list[tuple[RegionSource, list[RegionKey]]] = [
-            (PeerSource(self._peer_stub(addresses[host_id])), its_keys) for host_id, its_keys in by_host.items()
+            (PeerSource(self._peer_stub(addresses[host_id])), its_keys)
+            for host_id, its_keys in by_host.items()
+            if host_id in addresses
         ]
         if on_disk:
             found.append((StoreSource(self._store), on_disk))

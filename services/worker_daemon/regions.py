@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Hashable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Hashable, Iterable, Sequence
 from concurrent.futures import Executor
+from contextlib import aclosing
 from typing import Protocol
 
 import structlog
@@ -25,7 +26,7 @@ EVICT_BATCH = 64
 class RegionSource(Protocol):
     """Somewhere else that may hold regions: another host's arena or the store's disk."""
 
-    def fetch(self, keys: Sequence[RegionKey]) -> AsyncIterator[tuple[RegionKey, bytes]]:
+    def fetch(self, keys: Sequence[RegionKey]) -> AsyncGenerator[tuple[RegionKey, bytes], None]:
         """Yields the regions it has, in any order; the rest are left out."""
         ...
 
@@ -33,15 +34,19 @@ class RegionSource(Protocol):
 class RegionLocator(Protocol):
     """Tells where regions are, nearest source first."""
 
-    async def sources(self, keys: Sequence[RegionKey]) -> list[tuple[RegionSource, list[RegionKey]]]: ...
+    async def sources(self, keys: Sequence[RegionKey]) -> list[tuple[RegionSource, list[RegionKey]]]:
+        """Each source with those of `keys` that it is said to have; a key may be listed under several."""
+        ...
 
-    async def forget(self, host_id: HostId, keys: Sequence[RegionKey]) -> None: ...
+    async def forget(self, host_id: HostId, keys: Sequence[RegionKey]) -> None:
+        """Tells whom it concerns that the host's arena no longer holds the regions."""
+        ...
 
 
 class HostRegions:
     """The arena with its directory. All methods run on the event loop; copies and hashes in `executor`.
 
-    `owner` is a connection: what it put or mapped stays in place until it unpins or closes.
+    What an owner put, mapped or counts on stays in its slot until the owner unpins it; see RegionTable.
     """
 
     def __init__(self, arena: HostArena, locator: RegionLocator, host_id: HostId, executor: Executor) -> None:
@@ -52,28 +57,39 @@ class HostRegions:
         self._executor = executor
         self._room = asyncio.Event()
         self._fetching: dict[RegionKey, asyncio.Future[None]] = {}
+        # Evicted regions whose eviction is being announced.
+        self._forgetting: dict[RegionKey, asyncio.Future[None]] = {}
 
     def missing(self, keys: Sequence[RegionKey], owner: Hashable) -> list[int]:
         """Indices of `keys` that the arena lacks; those it has are pinned for `owner`."""
         return [index for index, key in enumerate(keys) if self.table.pin(key, owner) is None]
 
-    async def put(self, key: RegionKey, source: memoryview, owner: Hashable) -> None:
-        """Copies one region in and verifies it.
+    async def put(self, key: RegionKey, source: memoryview, owner: Hashable, *, fetched: bool = False) -> None:
+        """Copies one region in, verifies it and pins it; `fetched` as in RegionTable.add.
 
-        Raises Corrupt `CHECKSUM_MISMATCH` (nothing is kept) or CapacityExceeded `ARENA_FULL`.
+        Raises InvalidArgument `REGION_LENGTH`, Corrupt `CHECKSUM_MISMATCH` or CapacityExceeded `ARENA_FULL`; then
+        nothing is kept.
         """
         if self.table.pin(key, owner) is not None:
             return
+        if (forgetting := self._forgetting.get(key)) is not None:
+            # A late announcement would say of this new copy, too, that it is gone.
+            await asyncio.wait([forgetting])
         slot = await self._allocate()
+        filling = asyncio.get_running_loop().run_in_executor(self._executor, self._fill, slot, key, source)
         try:
-            await asyncio.get_running_loop().run_in_executor(self._executor, self._fill, slot, key, source)
+            await asyncio.shield(filling)
+        except asyncio.CancelledError:
+            # The thread may still write: the slot is nobody else's before it has ended.
+            filling.add_done_callback(lambda ended: self._release_after(ended, slot))
+            raise
         except BaseException:
             self._release([slot])
             raise
         if self.table.pin(key, owner) is not None:
             self._release([slot])
             return
-        self.table.add(key, slot, owner=owner, committed=False)
+        self.table.add(key, slot, owner=owner, fetched=fetched)
 
     def _fill(self, slot: Slot, key: RegionKey, source: memoryview) -> None:
         region_id, length_bytes = key
@@ -89,23 +105,30 @@ class HostRegions:
                 region_id=region_id.hex(),
             )
 
-    async def ensure(self, keys: Sequence[RegionKey], owner: Hashable) -> list[Slot]:
-        """Slots of `keys` in their order, fetched first where they are missing, pinned for `owner`.
+    def _release_after(self, filling: asyncio.Future[None], slot: Slot) -> None:
+        if not filling.cancelled():
+            filling.exception()  # read it: whoever asked has gone
+        self._release([slot])
 
-        Raises NotFound `REGIONS_LOST` if no place has some of them, CapacityExceeded `ARENA_FULL`.
+    async def ensure(self, keys: Sequence[RegionKey], owner: Hashable) -> list[Slot]:
+        """Slots of `keys` in their order, fetched first where they are missing; one pin of `owner` for each key.
+
+        Raises NotFound `REGIONS_LOST` if no place has some of them, CapacityExceeded `ARENA_FULL`; then nothing is
+        pinned.
         """
         wanted = dict.fromkeys(keys)
-        while lacking := [key for key in wanted if self.table.pin(key, owner) is None]:
-            others = [self._fetching[key] for key in lacking if key in self._fetching]
-            mine = [key for key in lacking if key not in self._fetching]
-            if mine:
-                await self._fetch(mine, owner)
-            if others:
-                await asyncio.wait(others)
-            if not mine and not others:
-                raise AssertionError("unreachable")
-        slots = [self.table.slot_of(key) for key in keys]
-        return [slot for slot in slots if slot is not None]
+        hold = object()
+        try:
+            while lacking := [key for key in wanted if self.table.pin(key, hold) is None]:
+                flights = [self._fetching[key] for key in lacking if key in self._fetching]
+                mine = [key for key in lacking if key not in self._fetching]
+                if mine:
+                    await self._fetch(mine, hold)
+                if flights:
+                    await asyncio.wait(flights)
+            return [slot for key in keys if (slot := self.table.pin(key, owner)) is not None]
+        finally:
+            self.unpin(hold)
 
     async def _fetch(self, keys: Sequence[RegionKey], owner: Hashable) -> None:
         loop = asyncio.get_running_loop()
@@ -133,13 +156,14 @@ class HostRegions:
         if not keys:
             return
         try:
-            async for key, data in source.fetch(keys):
-                await self.put(key, memoryview(data), owner)
-                self.table.commit([key])
-                self.table.keep_elsewhere([key])
-                lacking.discard(key)
+            async with aclosing(source.fetch(keys)) as regions:
+                async for key, data in regions:
+                    await self.put(key, memoryview(data), owner, fetched=True)
+                    lacking.discard(key)
         except CapacityExceeded:
             raise
+        except Corrupt as error:
+            log.error("region_source_corrupt", reason=error.reason, regions=len(keys))
         except LooseLeafError as error:
             log.warning("region_source_failed", reason=error.reason, regions=len(keys))
 
@@ -165,10 +189,22 @@ class HostRegions:
 
     async def _evict(self) -> bool:
         evicted = self.table.evict(EVICT_BATCH)
-        if evicted:
-            self._release([slot for _key, slot in evicted])
-            await self._locator.forget(self._host_id, [key for key, _slot in evicted])
-        return bool(evicted)
+        if not evicted:
+            return False
+        keys = [key for key, _slot in evicted]
+        announced = asyncio.get_running_loop().create_future()
+        self._forgetting.update(dict.fromkeys(keys, announced))
+        self._release([slot for _key, slot in evicted])
+        try:
+            await self._locator.forget(self._host_id, keys)
+        except LooseLeafError as error:
+            # Whoever looks for them here in vain goes on to the next place.
+            log.warning("eviction_not_announced", reason=error.reason, regions=len(keys))
+        finally:
+            for key in keys:
+                del self._forgetting[key]
+            announced.set_result(None)
+        return True
 
     def _release(self, slots: Iterable[Slot]) -> None:
         for slot in slots:
@@ -176,16 +212,12 @@ class HostRegions:
         self._room.set()
 
     def unpin(self, owner: Hashable, keys: Sequence[RegionKey] | None = None) -> None:
-        """Ends `owner`'s pins, all of them if `keys` is None."""
+        """Takes back one pin of `owner` on each of `keys`, all its pins if None; abandoned regions go."""
         self._release(self.table.unpin(owner, keys))
 
-    def committed(self, keys: Iterable[RegionKey]) -> None:
-        """A manifest names these regions from now on."""
-        self.table.commit(keys)
-
-    def made_durable(self, keys: Iterable[RegionKey]) -> None:
-        """The store's disk holds these; their slots may be reused when nobody maps them."""
-        self.table.keep_elsewhere(keys)
+    def let_go(self, keys: Iterable[RegionKey]) -> None:
+        """These regions need not be here any more; their slots may be reused when nobody pins them."""
+        self.table.let_go(keys)
         self._room.set()
 
     def read(self, key: RegionKey) -> bytes | None:

@@ -7,8 +7,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from looseleaf.checkpoint.manifest import decode_manifest
-from looseleaf.errors import InvalidArgument, PreconditionFailed
+import structlog
+
+from looseleaf.checkpoint.manifest import Manifest, decode_manifest
+from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed
 from looseleaf.ids import Epoch, ExecutionId, SessionId, Version
 from looseleaf.protocol import fields
 from looseleaf.protocol.rpc import Reply
@@ -18,36 +20,48 @@ from looseleaf.services.worker_daemon.core.region_table import RegionKey
 from looseleaf.services.worker_daemon.regions import HostRegions
 from looseleaf.units import MIB, REGION_BYTES
 
+log = structlog.get_logger()
+
 Body = dict[str, Any]
 Handler = Callable[[Body, list[int]], Awaitable[Reply]]
 
 REGIONS_PER_REQUEST_MAX = 100_000
 UNITS_REPLY_BYTES_MAX = 16 * MIB
+# After these nobody here knows whether the store took the commit.
+OUTCOME_UNKNOWN_CODES = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
 
 
 @dataclass
 class StateOwner:
-    """Whose state a connection may read and write; a worker's is set when it is given to a session."""
+    """Whose state a connection may read and write; a worker's is set when it is given to a session.
+
+    `committed`: the last execution whose commit came over this connection, and the version that it made.
+    """
 
     session_id: SessionId = SessionId("")
     epoch: Epoch = Epoch(0)
-    execution_id: ExecutionId = ExecutionId("")
-    committed_version: Version = Version(0)
     title: str = ""
+    committed: tuple[ExecutionId, Version] = (ExecutionId(""), Version(0))
 
 
-@dataclass
+@dataclass(eq=False)
 class StateRequests:
-    """Handlers of one connection. Each raises a LooseLeafError, which goes back to the peer as it is."""
+    """Handlers of one connection. Each raises a LooseLeafError, which goes back to the peer as it is.
+
+    `on_staged(session, version, keys)`: that version is committed and has `keys` in this host's arena only.
+    """
 
     owner: StateOwner
     regions: HostRegions
     store: StoreClient
     host_id: str
     ring_bytes: int
-    on_commit: Callable[[SessionId, Version, bytes], None]
+    on_staged: Callable[[SessionId, Version, list[RegionKey]], None]
     _ring: Ring | None = None
     _segments_sent: set[int] = field(default_factory=set)
+    # Pins the regions that the save under way found here or put here, until its commit.
+    _save: object = field(default_factory=object)
+    _commits: set[asyncio.Task[Reply]] = field(default_factory=set)
 
     def handlers(self) -> dict[str, Handler]:
         """Message type to handler."""
@@ -63,18 +77,15 @@ class StateRequests:
             "unmap_regions": self.unmap_regions,
         }
 
-    def close(self) -> None:
-        """The connection ended: its ring and its pins go."""
+    async def close(self) -> None:
+        """The peer's process has ended: its ring and its pins go, after its last commit was answered."""
+        while self._commits:
+            await asyncio.wait(self._commits)
         if self._ring is not None:
             self._ring.close()
             self._ring = None
         self.regions.unpin(self)
-
-    def __hash__(self) -> int:
-        return id(self)
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
+        self.regions.unpin(self._save)
 
     def _session(self) -> SessionId:
         if not self.owner.session_id:
@@ -82,8 +93,8 @@ class StateRequests:
         return self.owner.session_id
 
     async def have_regions(self, body: Body, _fds: list[int]) -> Reply:
-        """Indices of the regions that this host lacks; the others stay here until the connection ends."""
-        return Reply({"missing": self.regions.missing(region_keys(body), self)})
+        """Indices of the regions that this host lacks; the others stay here until the next commit."""
+        return Reply({"missing": self.regions.missing(region_keys(body), self._save)})
 
     async def ring(self, _body: Body, _fds: list[int]) -> Reply:
         """The connection's shared ring, made at the first ask."""
@@ -92,15 +103,25 @@ class StateRequests:
         return Reply({"size_bytes": self._ring.size_bytes, "slot_bytes": REGION_BYTES}, [self._ring.fd])
 
     async def put_regions(self, body: Body, _fds: list[int]) -> Reply:
-        """Takes regions out of ring slots; the slots may be reused after the reply."""
+        """Takes regions out of ring slots; the slots may be reused after the reply, also after an error.
+
+        After an error nothing of the message is kept.
+        """
         if self._ring is None:
             raise PreconditionFailed("NO_RING", "regions were announced before the ring was asked for")
         self._session()
         ring = self._ring
-        items = fields.rows(body, "regions", bytes, int, int)
-        await asyncio.gather(
-            *(self.regions.put((region_id, length), ring.view(slot, length), self) for region_id, length, slot in items)
-        )
+        rows = fields.rows(body, "regions", bytes, int, int)
+        items = [((region_id, length), ring.view(slot, length)) for region_id, length, slot in rows]
+        batch = object()
+        try:
+            puts = [self.regions.put(key, source, batch) for key, source in items]
+            for ended in await asyncio.gather(*puts, return_exceptions=True):
+                if isinstance(ended, BaseException):
+                    raise ended
+            self.regions.missing([key for key, _source in items], self._save)
+        finally:
+            self.regions.unpin(batch)
         return Reply({})
 
     async def put_units(self, body: Body, _fds: list[int]) -> Reply:
@@ -110,30 +131,48 @@ class StateRequests:
         return Reply({})
 
     async def commit(self, body: Body, _fds: list[int]) -> Reply:
-        """Makes a manifest the session's newest version; *staged* when it returns."""
+        """Makes a manifest the session's newest version; *staged* when it returns.
+
+        It goes on when the peer dies meanwhile: the store may have taken the commit, and then its regions must stay.
+        """
         session_id = self._session()
-        manifest = fields.data(body, "manifest")
-        parent, epoch = fields.integer(body, "parent"), fields.integer(body, "epoch")
-        execution_id = fields.text(body, "execution_id")
-        decoded = decode_manifest(manifest)
+        data = fields.data(body, "manifest")
+        decoded = decode_manifest(data)
         if decoded.session_id != session_id:
             raise InvalidArgument("MANIFEST_FOREIGN", "a manifest names another session than its connection's")
-        version, durable = await self.store.commit(
-            session_id=session_id,
-            epoch=epoch,
-            parent=parent,
-            execution_id=execution_id,
-            manifest=manifest,
-            host_id=self.host_id,
-        )
-        keys = [(ref.region_id, ref.length_bytes) for ref in decoded.region_refs()]
-        self.regions.committed(keys)
-        self.owner.committed_version = Version(version)
+        request = {
+            "epoch": fields.integer(body, "epoch"),
+            "parent": fields.integer(body, "parent"),
+            "execution_id": fields.text(body, "execution_id"),
+            "manifest": data,
+        }
+        task = asyncio.create_task(self._commit(session_id, decoded, request))
+        self._commits.add(task)
+        task.add_done_callback(self._commit_ended)
+        return await asyncio.shield(task)
+
+    async def _commit(self, session_id: SessionId, decoded: Manifest, request: Body) -> Reply:
+        named = {(ref.region_id, ref.length_bytes) for ref in decoded.region_refs()}
+        keys = [key for key in self.regions.table.pinned(self._save) if key in named]
+        try:
+            version, durable = await self.store.commit(session_id, host_id=self.host_id, **request)
+        except LooseLeafError as error:
+            if error.code in OUTCOME_UNKNOWN_CODES:
+                self.on_staged(session_id, decoded.version, keys)
+            raise
+        self.owner.committed = ExecutionId(request["execution_id"]), Version(version)
         if durable:
-            self.regions.made_durable(keys)
+            self.regions.let_go(keys)
         else:
-            self.on_commit(session_id, Version(version), manifest)
+            self.on_staged(session_id, Version(version), keys)
+        self.regions.unpin(self._save)
         return Reply({"version": version, "durable": durable})
+
+    def _commit_ended(self, task: asyncio.Task[Reply]) -> None:
+        self._commits.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            # Read here too, for a peer that is gone.
+            log.info("commit_refused", session=self.owner.session_id, why=str(getattr(error, "reason", type(error))))
 
     async def manifest(self, body: Body, _fds: list[int]) -> Reply:
         """One manifest of the session and the session's head."""
@@ -179,7 +218,7 @@ class StateRequests:
         return Reply({"segments": new, "places": places}, [self.regions.arena.readonly_fd(segment) for segment in new])
 
     async def unmap_regions(self, body: Body, _fds: list[int]) -> Reply:
-        """The peer no longer maps these regions."""
+        """The peer no longer maps these regions: one mapping less of each."""
         self.regions.unpin(self, region_keys(body))
         return Reply({})
 

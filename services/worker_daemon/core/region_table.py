@@ -21,18 +21,21 @@ class Slot:
 @dataclass
 class _Region:
     slot: Slot
-    kept_elsewhere: bool
-    committed: bool
-    pins: set[Hashable] = field(default_factory=set)
+    # A manifest names it.
+    committed: bool = False
+    # Its bytes need not be here: they are kept elsewhere, or no version needs them.
+    expendable: bool = False
+    # How often each owner pinned it: two mappings of one region need two unmappings.
+    pins: dict[Hashable, int] = field(default_factory=dict)
 
 
 class RegionTable:
     """Content-addressed directory of the arena's slots; I/O-free.
 
-    A slot may be reused only when its region is *evictable*: no open connection pinned it (it may be
-    mapped there) and its bytes are kept elsewhere, on the store's disk or on the host that staged them.
-    Regions that were put but never committed are *abandoned* once no connection pins them; their slots
-    are free at once.
+    An owner is whoever needs a region to stay where it is: a connection that maps it, a save that counts on it, a
+    version that is not durable yet. A slot may be reused only when nobody pins its region and the region is
+    *expendable*. Regions that were put but never staged are *abandoned* once nobody pins them; their slots are free
+    at once.
     """
 
     def __init__(self) -> None:
@@ -52,51 +55,59 @@ class RegionTable:
         self._regions.move_to_end(key)
         return region.slot
 
-    def add(self, key: RegionKey, slot: Slot, *, owner: Hashable | None, committed: bool) -> None:
-        """A region's bytes now lie in `slot`, pinned for `owner` if given."""
+    def add(self, key: RegionKey, slot: Slot, *, owner: Hashable, fetched: bool = False) -> None:
+        """A region's bytes now lie in `slot`, pinned for `owner`; a fetched one is a copy of what is kept elsewhere."""
         if key in self._regions:
             raise AssertionError("a region has one slot")
-        self._regions[key] = _Region(slot, False, committed, set() if owner is None else {owner})
+        self._regions[key] = _Region(slot, committed=fetched, expendable=fetched, pins={owner: 1})
 
     def pin(self, key: RegionKey, owner: Hashable) -> Slot | None:
-        """Keeps the region's slot for `owner`; None if the arena does not hold it."""
+        """Keeps the region's slot for `owner` until as many `unpin`s; None if the arena does not hold it."""
         region = self._regions.get(key)
         if region is None:
             return None
-        region.pins.add(owner)
+        region.pins[owner] = region.pins.get(owner, 0) + 1
         self._regions.move_to_end(key)
         return region.slot
 
+    def pinned(self, owner: Hashable) -> list[RegionKey]:
+        """What `owner` pins."""
+        return [key for key, region in self._regions.items() if owner in region.pins]
+
     def unpin(self, owner: Hashable, keys: Iterable[RegionKey] | None = None) -> list[Slot]:
-        """Ends `owner`'s pins on `keys` (all of them if None); returns slots of abandoned regions, now free."""
+        """Takes back one pin of `owner` on each of `keys`, or, if None, all its pins on every region.
+
+        Returns the slots of abandoned regions, now free.
+        """
         free: list[Slot] = []
-        for key in list(self._regions) if keys is None else list(keys):
+        for key in self.pinned(owner) if keys is None else list(keys):
             region = self._regions.get(key)
             if region is None or owner not in region.pins:
                 continue
-            region.pins.discard(owner)
-            if not region.pins and not region.committed and not region.kept_elsewhere:
+            region.pins[owner] -= 1
+            if keys is None or region.pins[owner] == 0:
+                del region.pins[owner]
+            if not region.pins and not region.committed and not region.expendable:
                 free.append(region.slot)
                 del self._regions[key]
         return free
 
-    def commit(self, keys: Iterable[RegionKey]) -> None:
-        """A manifest now names these regions."""
+    def stage(self, keys: Iterable[RegionKey], holder: Hashable) -> None:
+        """A version that names these regions was committed and has them nowhere but here: `holder` pins them."""
         for key in keys:
             if (region := self._regions.get(key)) is not None:
-                region.committed = True
+                region.committed, region.expendable = True, False
+                region.pins[holder] = region.pins.get(holder, 0) + 1
 
-    def keep_elsewhere(self, keys: Iterable[RegionKey]) -> None:
-        """The store's disk or the host where these were staged holds them too."""
+    def let_go(self, keys: Iterable[RegionKey]) -> None:
+        """These regions are on the store's disk, or no version needs them any more."""
         for key in keys:
             if (region := self._regions.get(key)) is not None:
-                region.kept_elsewhere = True
+                region.expendable = True
 
     def evict(self, count: int) -> list[tuple[RegionKey, Slot]]:
-        """Drops up to `count` evictable regions, least recently used first; their slots are free."""
-        chosen = [
-            (key, region.slot) for key, region in self._regions.items() if region.kept_elsewhere and not region.pins
-        ]
+        """Drops up to `count` expendable regions that nobody pins, least recently used first; their slots are free."""
+        chosen = [(key, region.slot) for key, region in self._regions.items() if region.expendable and not region.pins]
         for key, _slot in chosen[:count]:
             del self._regions[key]
         return chosen[:count]

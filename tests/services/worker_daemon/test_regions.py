@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -10,7 +10,7 @@ from looseleaf.dirty_tracker import hash128
 from looseleaf.errors import CapacityExceeded, Corrupt, InvalidArgument, NotFound, Unavailable
 from looseleaf.ids import HostId
 from looseleaf.services.worker_daemon import regions as regions_module
-from looseleaf.services.worker_daemon.arena import SEGMENT_BYTES, SEGMENT_SLOTS, HostArena, Ring
+from looseleaf.services.worker_daemon.arena import SEGMENT_BYTES_MIN, SEGMENT_SLOTS_MIN, HostArena, Ring
 from looseleaf.services.worker_daemon.core.region_table import RegionKey
 from looseleaf.services.worker_daemon.regions import HostRegions, RegionSource
 from looseleaf.units import REGION_BYTES
@@ -29,7 +29,7 @@ class Elsewhere:
         self.broken = broken
         self.asked: list[RegionKey] = []
 
-    async def fetch(self, keys: Sequence[RegionKey]) -> AsyncIterator[tuple[RegionKey, bytes]]:
+    async def fetch(self, keys: Sequence[RegionKey]) -> AsyncGenerator[tuple[RegionKey, bytes], None]:
         self.asked.extend(keys)
         if self.broken:
             raise Unavailable("HOST_DOWN", "gone")
@@ -53,7 +53,7 @@ class Locator:
 
 def with_regions(locator: Locator, work: Callable[[HostRegions], Awaitable[None]]) -> None:
     async def main() -> None:
-        arena = HostArena(SEGMENT_BYTES)
+        arena = HostArena(SEGMENT_BYTES_MIN)
         with ThreadPoolExecutor(2) as executor:
             try:
                 await work(HostRegions(arena, locator, HostId("h0"), executor))
@@ -97,7 +97,7 @@ def test_uncommitted_regions_go_with_their_connection() -> None:
         kept, lost = region(1), region(2)
         for key, data in (kept, lost):
             await regions.put(key, memoryview(data), "worker")
-        regions.committed([kept[0]])
+        regions.table.stage([kept[0]], "version")
         regions.unpin("worker")
         assert kept[0] in regions.table and lost[0] not in regions.table
         assert regions.arena.used_bytes == REGION_BYTES
@@ -142,12 +142,13 @@ def test_full_arena_evicts_what_is_kept_elsewhere_and_says_so() -> None:
     locator = Locator()
 
     async def work(regions: HostRegions) -> None:
-        items = [region(number) for number in range(SEGMENT_SLOTS)]
+        items = [region(number) for number in range(SEGMENT_SLOTS_MIN)]
         for key, data in items:
             await regions.put(key, memoryview(data), "kernel")
-        regions.committed([key for key, _data in items])
+        regions.table.stage([key for key, _data in items], "version")
         regions.unpin("kernel")
-        regions.made_durable([items[0][0], items[1][0]])
+        regions.let_go([items[0][0], items[1][0]])
+        regions.unpin("version", [items[0][0], items[1][0]])
         key, data = region(1000)
         await regions.put(key, memoryview(data), "kernel")
         assert regions.read(key) == data
@@ -160,7 +161,7 @@ def test_arena_full_of_staged_regions_refuses_new_ones(monkeypatch: pytest.Monke
     monkeypatch.setattr(regions_module, "ROOM_WAIT_S", 0.05)
 
     async def work(regions: HostRegions) -> None:
-        for number in range(SEGMENT_SLOTS):
+        for number in range(SEGMENT_SLOTS_MIN):
             key, data = region(number)
             await regions.put(key, memoryview(data), "kernel")
         with pytest.raises(CapacityExceeded, match="ARENA_FULL"):
@@ -173,7 +174,7 @@ def test_arena_full_of_staged_regions_refuses_new_ones(monkeypatch: pytest.Monke
 
 def test_waiting_put_goes_on_when_room_appears() -> None:
     async def work(regions: HostRegions) -> None:
-        for number in range(SEGMENT_SLOTS):
+        for number in range(SEGMENT_SLOTS_MIN):
             key, data = region(number)
             await regions.put(key, memoryview(data), "old")
         waiting = asyncio.create_task(regions.put(region(1000)[0], memoryview(region(1000)[1]), "new"))
@@ -197,4 +198,4 @@ def test_ring_slot_outside_is_refused() -> None:
 
 def test_arena_below_one_segment_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="ARENA_TOO_SMALL"):
-        HostArena(SEGMENT_BYTES - 1)
+        HostArena(SEGMENT_BYTES_MIN - 1)
