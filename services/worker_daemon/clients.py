@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from looseleaf.errors import InvalidArgument
@@ -80,7 +80,9 @@ class Clients:
             "skipped_reason": response.skipped_reason,
         }
 
-    async def submit(self, request: frontend_pb2.SubmitCellRequest) -> AsyncIterator[frontend_pb2.SubmitCellResponse]:
+    async def submit(
+        self, request: frontend_pb2.SubmitCellRequest
+    ) -> AsyncGenerator[frontend_pb2.SubmitCellResponse, None]:
         """See RelayClients."""
         async with self._frontend.SubmitCell(request, timeout_s=NO_DEADLINE) as news:
             async for item in news:
@@ -88,7 +90,7 @@ class Clients:
 
     async def execute(
         self, address: str, requests: AsyncIterator[pb.ExecuteRequest]
-    ) -> AsyncIterator[pb.ExecuteResponse]:
+    ) -> AsyncGenerator[pb.ExecuteResponse, None]:
         """See RelayClients."""
         async with self._peers.stub(address).Execute(timeout_s=NO_DEADLINE) as call:
             writer = asyncio.create_task(_write_all(call, requests))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import msgpack
 
@@ -14,59 +15,91 @@ from looseleaf.v1 import worker_daemon_pb2 as pb
 
 EXECUTIONS_KEPT_MAX = 256
 MESSAGES_BYTES_MAX = 64 * MIB
+# Of all executions that ended: what callers may still fetch that lost their connection.
+ENDED_BYTES_MAX = 256 * MIB
+# How far a record is cut back that grew over its limit.
+CUT_SHARE = 0.9
 
 
 class ExecutionRecord:
     """The messages of one execution in order; the last one is `saved`.
 
-    Holds at most `MESSAGES_BYTES_MAX` of outputs: beyond it the oldest outputs are dropped for callers that come
-    late, and those are told how many.
+    Each message's `position` is its place, counted from 1. Holds at most `MESSAGES_BYTES_MAX` of them: beyond it the
+    oldest are dropped for callers that come late or are slow, and those are told how many.
     """
 
     def __init__(self, execution_id: ExecutionId) -> None:
         self.execution_id = execution_id
         self.done = False
+        self._followers = 0
+        self._unheard_since_s = time.monotonic()
+        self.size_bytes = 0
         self._messages: list[pb.ExecuteResponse] = []
         self._first = 0
-        self._bytes = 0
         self._changed = asyncio.Event()
 
     def add(self, message: pb.ExecuteResponse) -> None:
-        """Appends a message; `saved` ends the record."""
+        """Appends a message; `saved` ends the record, and what comes after it is dropped."""
         if self.done:
             return
+        message.position = self._first + len(self._messages) + 1
         self._messages.append(message)
-        self._bytes += message.ByteSize()
-        while self._bytes > MESSAGES_BYTES_MAX and len(self._messages) > 1:
-            self._bytes -= self._messages.pop(0).ByteSize()
-            self._first += 1
+        self.size_bytes += message.ByteSize()
+        if self.size_bytes > MESSAGES_BYTES_MAX:
+            self._drop_oldest(int(MESSAGES_BYTES_MAX * CUT_SHARE))
         self.done = message.HasField("saved")
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
-    async def follow(self) -> AsyncIterator[pb.ExecuteResponse]:
+    def forget(self) -> None:
+        """Drops all messages of an ended execution but the last."""
+        self._drop_oldest(0)
+
+    def _drop_oldest(self, size_bytes: int) -> None:
+        count = 0
+        while self.size_bytes > size_bytes and count < len(self._messages) - 1:
+            self.size_bytes -= self._messages[count].ByteSize()
+            count += 1
+        del self._messages[:count]
+        self._first += count
+
+    def unheard_s(self) -> float:
+        """For how long nobody has followed, in seconds."""
+        return 0.0 if self._followers else time.monotonic() - self._unheard_since_s
+
+    async def follow(self) -> AsyncGenerator[pb.ExecuteResponse, None]:
         """Every message from the beginning until the execution is saved."""
-        position = 0
-        while True:
-            if position < self._first:
-                yield _dropped(self._first - position)
-                position = self._first
-            if position < self._first + len(self._messages):
-                yield self._messages[position - self._first]
-                position += 1
-            elif self.done:
-                return
-            else:
-                await self._changed.wait()
+        sent = 0
+        self._followers += 1
+        try:
+            while True:
+                if sent < self._first:
+                    yield _dropped(self._first - sent, self._first)
+                    sent = self._first
+                elif sent < self._first + len(self._messages):
+                    message = self._messages[sent - self._first]
+                    sent += 1
+                    yield message
+                elif self.done:
+                    return
+                else:
+                    await self._changed.wait()
+        finally:
+            self._followers -= 1
+            self._unheard_since_s = time.monotonic()
 
 
-def _dropped(count: int) -> pb.ExecuteResponse:
+def _dropped(count: int, position: int) -> pb.ExecuteResponse:
     text = f"[looseleaf: {count} earlier output messages were dropped, the limit is {MESSAGES_BYTES_MAX // MIB} MiB]\n"
-    return pb.ExecuteResponse(output=msgpack.packb({"type": "stream", "name": "stderr", "text": text}))
+    output = msgpack.packb({"type": "stream", "name": "stderr", "text": text})
+    return pb.ExecuteResponse(output=output, position=position)
 
 
 class ExecutionLog:
-    """The executions of this host, newest `EXECUTIONS_KEPT_MAX` of the ended ones kept."""
+    """The executions of this host: all that run, and of the ended ones the newest `EXECUTIONS_KEPT_MAX`.
+
+    Those hold `ENDED_BYTES_MAX` together; of older ones only the end is kept.
+    """
 
     def __init__(self) -> None:
         self._records: OrderedDict[ExecutionId, ExecutionRecord] = OrderedDict()
@@ -79,8 +112,13 @@ class ExecutionLog:
         """A new record; the id must not be known yet."""
         if execution_id in self._records:
             raise AssertionError("an execution starts once")
-        self._records[execution_id] = record = ExecutionRecord(execution_id)
-        ended = [key for key, old in self._records.items() if old.done]
-        for key in ended[: max(0, len(self._records) - EXECUTIONS_KEPT_MAX)]:
-            del self._records[key]
-        return record
+        ended = [record for record in reversed(self._records.values()) if record.done]
+        for old in ended[EXECUTIONS_KEPT_MAX - 1 :]:
+            del self._records[old.execution_id]
+        kept_bytes = 0
+        for record in ended:
+            kept_bytes += record.size_bytes
+            if kept_bytes > ENDED_BYTES_MAX:
+                record.forget()
+        self._records[execution_id] = new = ExecutionRecord(execution_id)
+        return new

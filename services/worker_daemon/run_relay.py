@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, Protocol
 
 import msgpack
 import structlog
 
-from looseleaf.errors import Conflict, LooseLeafError, Unavailable
+from looseleaf.errors import CapacityExceeded, Conflict, PreconditionFailed, Unavailable
 from looseleaf.ids import Epoch, SessionId
 from looseleaf.protocol import fields
 from looseleaf.rpc.store_client import StoreClient
@@ -26,6 +27,8 @@ Body = dict[str, Any]
 REQUESTS_WAITING_MAX = 64
 REJOIN_S = 20.0
 REJOIN_DELAY_S = 0.5
+# What a host says that was started anew while it ran the cell.
+FORGOTTEN_REASONS = frozenset({"LEASE_UNKNOWN", "LEASE_USED"})
 
 
 class RelayClients(Protocol):
@@ -41,11 +44,15 @@ class RelayClients(Protocol):
         """Has a cell prepared; the body of the reply."""
         ...
 
-    def submit(self, request: frontend_pb2.SubmitCellRequest) -> AsyncIterator[frontend_pb2.SubmitCellResponse]:
+    def submit(
+        self, request: frontend_pb2.SubmitCellRequest
+    ) -> AsyncGenerator[frontend_pb2.SubmitCellResponse, None]:
         """Queue news and at last the lease."""
         ...
 
-    def execute(self, address: str, requests: AsyncIterator[pb.ExecuteRequest]) -> AsyncIterator[pb.ExecuteResponse]:
+    def execute(
+        self, address: str, requests: AsyncIterator[pb.ExecuteRequest]
+    ) -> AsyncGenerator[pb.ExecuteResponse, None]:
         """The running cell on the host at `address`."""
         ...
 
@@ -68,6 +75,8 @@ class RunRelay:
         self._began_s = time.monotonic()
         self._waiting: asyncio.Task[types_pb2.Lease] | None = None
         self._requests: asyncio.Queue[pb.ExecuteRequest] = asyncio.Queue(REQUESTS_WAITING_MAX)
+        # Position of the last message that was handed to the kernel.
+        self._heard = 0
         self._recipe = recipe_pb2.ExecutionRecipe()
 
     async def run(self) -> Body:
@@ -108,16 +117,17 @@ class RunRelay:
             priority=fields.text(self._body, "priority", "interactive"),
         )
         lease: types_pb2.Lease | None = None
-        # To the stream's end: a caller that leaves before it looks as if it did not want the lease any more.
-        async for news in self._clients.submit(request):
-            which = news.WhichOneof("news")
-            if which == "recipe":
-                self._recipe = news.recipe
-                await self._event("recipe", {"recipe": recipe_body(news.recipe)})
-            elif which == "queue":
-                await self._event("queue", {"position": news.queue.position, "reason": news.queue.reason})
-            elif which == "lease":
-                lease = news.lease
+        async with aclosing(self._clients.submit(request)) as stream:
+            # To the stream's end: a caller that leaves before it looks as if it did not want the lease any more.
+            async for news in stream:
+                which = news.WhichOneof("news")
+                if which == "recipe":
+                    self._recipe = news.recipe
+                    await self._event("recipe", {"recipe": recipe_body(news.recipe)})
+                elif which == "queue":
+                    await self._event("queue", {"position": news.queue.position, "reason": news.queue.reason})
+                elif which == "lease":
+                    lease = news.lease
         if lease is not None:
             return lease
         raise Unavailable(
@@ -125,32 +135,35 @@ class RunRelay:
         )
 
     async def _execute(self, lease: types_pb2.Lease) -> Body:
-        delivered = 0
+        """Follows the cell to its end, over as many connections as it takes."""
         give_up_s: float | None = None
         while True:
-            position = 0
+            heard = self._heard
             try:
-                async for response in self._clients.execute(lease.host.address, self._outgoing(lease)):
-                    give_up_s = None
-                    position += 1
-                    if position <= delivered:
-                        continue
-                    delivered = position
-                    if response.HasField("saved"):
-                        return saved_body(response.saved)
-                    await self._deliver(response)
-                raise Unavailable("HOST_LOST", "the host that runs this cell ended the connection")
+                return await self._follow(lease)
+            except PreconditionFailed as error:
+                if error.reason not in FORGOTTEN_REASONS or give_up_s is None:
+                    raise
+                raise _host_lost(lease) from error
             except Unavailable as error:
                 now_s = time.monotonic()
-                give_up_s = give_up_s or now_s + REJOIN_S
+                if give_up_s is None or self._heard > heard:
+                    give_up_s = now_s + REJOIN_S
                 if now_s >= give_up_s:
-                    raise Unavailable(
-                        "HOST_LOST",
-                        f"the host {lease.host.host_id} that ran this cell cannot be reached any more; whether it "
-                        "finished is not known here, the variables are those of the last saved version",
-                        host=lease.host.host_id,
-                    ) from error
+                    raise _host_lost(lease) from error
+                log.info("host_lost_for_now", host=lease.host.host_id, reason=error.reason)
             await asyncio.sleep(REJOIN_DELAY_S)
+
+    async def _follow(self, lease: types_pb2.Lease) -> Body:
+        async with aclosing(self._clients.execute(lease.host.address, self._outgoing(lease))) as responses:
+            async for response in responses:
+                if response.position <= self._heard:
+                    continue
+                self._heard = response.position
+                if response.HasField("saved"):
+                    return saved_body(response.saved)
+                await self._deliver(response)
+        raise Unavailable("HOST_LOST", "the host that runs this cell ended the connection")
 
     async def _outgoing(self, lease: types_pb2.Lease) -> AsyncIterator[pb.ExecuteRequest]:
         context = self._body.get("context") or {}
@@ -199,15 +212,23 @@ class RunRelay:
 
     async def interrupt(self, kill: bool) -> None:
         """Ends the wait for a GPU, or interrupts the running cell."""
-        if self._waiting is not None:
-            self._waiting.cancel()
+        if self._waiting is not None and self._waiting.cancel():
             return
         try:
             self._requests.put_nowait(pb.ExecuteRequest(interrupt=pb.InterruptCell(kill=kill)))
         except asyncio.QueueFull:
-            raise LooseLeafError(
-                "INTERRUPT_PENDING", "earlier interrupts of this cell were not delivered yet"
+            raise CapacityExceeded(
+                "INTERRUPT_PENDING", "earlier interrupts of this cell were not delivered yet; wait for them"
             ) from None
+
+
+def _host_lost(lease: types_pb2.Lease) -> Unavailable:
+    return Unavailable(
+        "HOST_LOST",
+        f"the host {lease.host.host_id} that ran this cell cannot be reached any more; whether it finished is not "
+        "known here, the variables are those of the last saved version",
+        host=lease.host.host_id,
+    )
 
 
 def cell_text(session_id: SessionId, body: Body) -> frontend_pb2.CellText:
