@@ -177,7 +177,6 @@ class DaemonConfig(ServiceConfig):
     arena_bytes: int = Field(default=4 * GIB, ge=2 * MIB, description="limit of the host arena")
     ring_bytes: int = Field(default=256 * MIB, ge=2 * MIB, description="limit of one connection's ring")
     keep_warm_s: float = Field(default=300.0, ge=0, description="life of a completed worker")
-    keep_unsaved_s: float = Field(default=60.0, ge=0, description="life of a worker that holds what cannot be saved")
     python: str = Field(default=sys.executable, description="interpreter of zygotes and workers")
     base_imports: tuple[str, ...] = Field(default=BASE_IMPORTS, description="head set that zygotes import, a JSON list")
     hash_seed: str = Field(default="0", description="PYTHONHASHSEED of the pool's kernels and workers")
@@ -185,8 +184,8 @@ class DaemonConfig(ServiceConfig):
     kernels_max: int = Field(default=64, ge=1, description="connected kernels")
     heartbeat_interval_s: float = Field(default=1.0, gt=0, description="time between heartbeats")
     zygote_start_timeout_s: float = Field(default=120.0, gt=0, description="limit of a zygote's start")
-    prepare_timeout_s: float = Field(default=30.0, gt=0, description="limit of one preparation")
-    save_timeout_s: float = Field(default=60.0, gt=0, description="limit of one save")
+    prepare_timeout_s: float = Field(default=300.0, gt=0, description="limit of bringing a worker's state up to date")
+    save_timeout_s: float = Field(default=600.0, gt=0, description="limit of one save after a cell's end")
 
     @model_validator(mode="before")
     @classmethod

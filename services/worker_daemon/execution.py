@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,8 +12,8 @@ from typing import Any
 import msgpack
 import structlog
 
-from looseleaf.errors import LooseLeafError, Unavailable
-from looseleaf.ids import Version, WorkerId
+from looseleaf.errors import Conflict, Internal, InvalidArgument, LooseLeafError, Timeout, Unavailable
+from looseleaf.ids import Version
 from looseleaf.protocol import fields
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.core.worker_life import Stage
@@ -27,6 +29,9 @@ log = structlog.get_logger()
 
 Message = dict[str, Any]
 
+# A worker that is lost like this before the first statement is replaced: nothing of the cell has happened yet.
+REPLACED_REASONS = frozenset({"WORKER_LOST", "ZYGOTE_FAILED"})
+
 
 @dataclass(frozen=True)
 class HostFacts:
@@ -40,7 +45,8 @@ class HostFacts:
 class CellExecution:
     """Runs one cell at most once and records all that happens to it.
 
-    The record always ends with `ended` and `saved`, whatever fails; a failure names what state is valid.
+    Whatever fails, the record ends with `ended` and `saved`, the lease is finished and the scheduler is told; a failure
+    names what state is valid. `finish_lease` is called when the GPUs are free.
     """
 
     def __init__(
@@ -64,128 +70,138 @@ class CellExecution:
         self._worker: WorkerProcess | None = None
         self._path = types_pb2.StartPath.Name(lease.path)
         self._figures = scheduler_pb2.ExecutionFigures()
-        self._ended = False
         self._started_s: float | None = None
         self._ended_s: float | None = None
         self._first_touch_s: float | None = None
         self._interrupted = False
+        self._cut: LooseLeafError | None = None
+        self._save_limit: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         """The whole life of the execution up to the point where its GPU may be released."""
-        state = scheduler_pb2.EXECUTION_STATE_FAILED
         saved = pb.CellSaved(version=self.start.version)
+        state = scheduler_pb2.EXECUTION_STATE_FAILED
         try:
-            worker, reply = await self._run_on_live_worker()
-            self._take_save(worker, reply, saved)
+            await self._run_on_live_worker(saved)
             state = scheduler_pb2.EXECUTION_STATE_SAVED
-        except LooseLeafError as error:
-            committed = self._committed_version()
-            saved.version = committed or self.start.version
-            if committed:
-                state = scheduler_pb2.EXECUTION_STATE_SAVED
-            saved.error_reason, saved.error_message = error.reason, self._loss_text(error, saved.version)
-            await self._drop_worker()
-        self._finish(saved)
-        # Before the scheduler hears of it, so that its next grant of this GPU is not refused here.
-        self._finish_lease()
-        await self._report(state, release=True, reason=saved.error_reason)
-        self.record.add(pb.ExecuteResponse(saved=saved))
+        except asyncio.CancelledError:
+            self._fail(saved, Unavailable("HOST_STOPPED", "the host that ran this cell is being stopped"))
+            raise
+        except Exception as error:
+            known = self._cut or (error if isinstance(error, LooseLeafError) else _fault(error))
+            if self._worker is not None:
+                await self._worker.discard()
+            state = self._fail(saved, known)
+        finally:
+            if self._save_limit is not None:
+                self._save_limit.cancel()
+            self._finish(saved)
+            # Before the scheduler hears of it, so that its next grant of this GPU is not refused here.
+            self._finish_lease()
+            self._report_end(state, saved.error_reason)
+            self.record.add(pb.ExecuteResponse(saved=saved))
 
-    async def _run_on_live_worker(self) -> tuple[WorkerProcess, Message]:
-        """A worker that died before the first statement is replaced once: nothing of the cell has happened yet."""
+    async def _run_on_live_worker(self, saved: pb.CellSaved) -> None:
+        wanted = self._pool.usable(self.lease.worker_id, self.lease.session_id, self.lease.epoch)
+        if wanted is not None and wanted.facts.gpus not in ((), self.lease.gpus):
+            # A process that has opened a GPU cannot change to another one.
+            wanted = None
         try:
-            worker = await self._ready_worker(self.lease.worker_id)
-            return worker, await self._run_cell(worker)
+            return await self._run_on(wanted, saved)
         except Unavailable as error:
-            if error.reason != "WORKER_LOST" or self._started_s is not None or self._interrupted:
+            untouched = self._started_s is None and not self._interrupted and self._cut is None
+            if error.reason not in REPLACED_REASONS or not untouched:
                 raise
-            log.warning("worker_replaced", execution=self.lease.execution_id, why=error.message)
-        self._path = "START_PATH_COLD"
-        worker = await self._ready_worker(None)
-        return worker, await self._run_cell(worker)
+            log.warning("worker_replaced", execution=self.lease.execution_id, reason=error.reason)
+        return await self._run_on(None, saved)
 
-    async def _ready_worker(self, wanted: WorkerId | None) -> WorkerProcess:
-        start, lease = self.start, self.lease
-        await self._pool.make_way(lease.gpus, lease.session_id)
-        alive = wanted is not None and self._pool.get(wanted) is not None
-        if not alive:
-            self._path = "START_PATH_COLD"
-        worker = self._worker = await self._pool.obtain(wanted, lease.session_id, lease.epoch)
+    async def _run_on(self, wanted: WorkerProcess | None, saved: pb.CellSaved) -> None:
+        lease = self.lease
+        await self._pool.make_way(lease.gpus, but=wanted)
+        wanted_id = wanted.facts.worker_id if wanted is not None else None
+        async with self._pool.reserved(wanted_id, lease.session_id, lease.epoch) as worker:
+            self._worker = worker
+            if worker is not wanted:
+                self._path = "START_PATH_COLD"
+            await self._make_ready(worker)
+            context = _unpacked(self.start.context)
+            if self._cut is not None:
+                raise self._cut
+            reply = await self._run_cell(worker, context)
+            self._take_save(worker, reply, saved)
+
+    async def _make_ready(self, worker: WorkerProcess) -> None:
         facts = worker.facts
         if facts.resident_since_s:
             self._figures.gpu_resident_s = time.monotonic() - facts.resident_since_s
             facts.resident_since_s = 0.0
         self._stage(Stage.FORKED)
-        ready_before_run = self._path == "START_PATH_PREPARED"
         ahead_ms = facts.prepare_ms
-        await self._pool.prepare(worker, start.recipe, Version(start.version))
+        await self._pool.prepare(worker, self.start.recipe, Version(self.start.version))
+        ready_before_run = self._path == "START_PATH_PREPARED"
         self._figures.prepare_ms = ahead_ms if ready_before_run else (time.monotonic() - self._began_s) * 1000
         self._stage(Stage.HOST_READY)
-        if facts.gpus != lease.gpus:
-            await worker.attach(lease.gpus, self._host.device, self._host.emulated_delays)
+        if facts.gpus != self.lease.gpus:
+            await worker.attach(self.lease.gpus, self._host.device, self._host.emulated_delays)
         facts.stage = Stage.DEVICE_READY
         self._stage(Stage.DEVICE_READY)
-        return worker
 
-    async def _run_cell(self, worker: WorkerProcess) -> Message:
+    async def _run_cell(self, worker: WorkerProcess, context: Message) -> Message:
         start = self.start
-        facts = worker.facts
-        async with worker.lock:
-            facts.stage, facts.execution_id = Stage.RUNNING, self.lease.execution_id
-            worker.requests.owner.execution_id = self.lease.execution_id
-            worker.requests.owner.committed_version = Version(0)
-            worker.on_message = self._on_message
-            try:
-                return await worker.run(
-                    {
-                        "execution_id": start.execution_id,
-                        "source": start.source,
-                        "execution_count": start.execution_count,
-                        "cell_id": start.cell_id,
-                        "allow_stdin": start.allow_stdin,
-                        "context": msgpack.unpackb(start.context) if start.context else {},
-                    }
-                )
-            finally:
-                worker.on_message = None
+        worker.facts.stage, worker.facts.execution_id = Stage.RUNNING, self.lease.execution_id
+        worker.on_message = self._on_message
+        try:
+            return await worker.run(
+                {
+                    "execution_id": start.execution_id,
+                    "source": start.source,
+                    "execution_count": start.execution_count,
+                    "cell_id": start.cell_id,
+                    "allow_stdin": start.allow_stdin,
+                    "context": context,
+                }
+            )
+        finally:
+            worker.on_message = None
 
     def _on_message(self, message: Message) -> None:
         kind = message.get("t")
         if kind == "output":
-            self.record.add(pb.ExecuteResponse(output=msgpack.packb(message["message"])))
+            output = msgpack.packb(fields.mapping(message, "message"))
+            self.record.add(pb.ExecuteResponse(output=output))
         elif kind == "started":
-            self._started_s = time.monotonic()
-            self._figures.start_ms = self.start.elapsed_ms + (self._started_s - self._began_s) * 1000
-            self._stage(Stage.RUNNING)
-            self._queue_report(scheduler_pb2.EXECUTION_STATE_STARTED)
-            if self._interrupted and self._worker is not None:
-                self._worker.interrupt()
+            self._cell_started()
         elif kind == "input_request":
-            self.record.add(
-                pb.ExecuteResponse(
-                    input_request=pb.InputRequest(
-                        prompt=fields.text(message, "prompt", ""), password=fields.boolean(message, "password", False)
-                    )
-                )
-            )
+            prompt, password = fields.text(message, "prompt", ""), fields.boolean(message, "password", False)
+            self.record.add(pb.ExecuteResponse(input_request=pb.InputRequest(prompt=prompt, password=password)))
         elif kind == "ended":
             self._cell_ended(message)
 
+    def _cell_started(self) -> None:
+        self._started_s = time.monotonic()
+        self._figures.start_ms = self.start.elapsed_ms + (self._started_s - self._began_s) * 1000
+        self._stage(Stage.RUNNING)
+        self._report_progress(scheduler_pb2.EXECUTION_STATE_STARTED)
+        if self._interrupted and self._worker is not None:
+            self._worker.interrupt()
+
     def _cell_ended(self, message: Message) -> None:
-        self._ended, self._ended_s = True, time.monotonic()
+        reply = msgpack.packb(fields.mapping(message, "reply"))
+        self._ended_s = time.monotonic()
         self._figures.run_s = fields.number(message, "run_s", 0.0)
-        if isinstance(touch := message.get("first_touch_s"), float):
+        if message.get("first_touch_s") is not None:
             # The worker counts from its first statement.
-            self._first_touch_s = (self._started_s or self._began_s) + touch
-        self.record.add(
-            pb.ExecuteResponse(
-                ended=pb.CellEnded(reply=msgpack.packb(fields.mapping(message, "reply")), run_s=self._figures.run_s)
-            )
-        )
+            self._first_touch_s = (self._started_s or self._began_s) + fields.number(message, "first_touch_s")
+        self.record.add(pb.ExecuteResponse(ended=pb.CellEnded(reply=reply, run_s=self._figures.run_s)))
         if self._worker is not None:
             self._worker.facts.stage = Stage.SAVING
+            limit_s = self._worker.limits.save_s
+            self._save_limit = asyncio.get_running_loop().call_later(limit_s, self._save_took_too_long, limit_s)
         self._stage(Stage.SAVING)
-        self._queue_report(scheduler_pb2.EXECUTION_STATE_FINISHED)
+        self._report_progress(scheduler_pb2.EXECUTION_STATE_FINISHED)
+
+    def _save_took_too_long(self, limit_s: float) -> None:
+        self._cut_off(Timeout("SAVE_TIMEOUT", f"the cell's changes could not be saved within {limit_s:g} s"))
 
     def _take_save(self, worker: WorkerProcess, reply: Message, saved: pb.CellSaved) -> None:
         facts = worker.facts
@@ -195,21 +211,44 @@ class CellExecution:
         self._figures.bytes_moved = fields.integer(reply, "bytes_moved", 0)
         facts.resident_bytes = fields.integer(reply, "resident_bytes", 0)
         for item in fields.sequence(reply, "unsaved", []):
-            saved.unsaved.add(name=str(item["name"]), reason=str(item["reason"]), path=str(item["path"]))
-        facts.stage, facts.execution_id = Stage.COMPLETED, self.lease.execution_id
+            entry = fields.mapping({"unsaved": item}, "unsaved")
+            name, reason, path = (fields.text(entry, key, "") for key in ("name", "reason", "path"))
+            saved.unsaved.add(name=name, reason=reason, path=path)
+        facts.stage = Stage.COMPLETED
         facts.prepared_source_hash = ""
         facts.resident_since_s = time.monotonic()
-        self._pool.done(worker)
+
+    def _fail(self, saved: pb.CellSaved, error: LooseLeafError) -> scheduler_pb2.ExecutionState:
+        """Fills in what went wrong; SAVED if the worker had committed this cell before."""
+        committed = self._committed_version()
+        saved.version = committed or self.start.version
+        saved.error_reason, saved.error_message = error.reason, self._loss_text(error, committed)
+        return scheduler_pb2.EXECUTION_STATE_SAVED if committed else scheduler_pb2.EXECUTION_STATE_FAILED
+
+    def _committed_version(self) -> Version:
+        """The version that this cell's commit made, 0 if it made none."""
+        execution_id, version = self._worker.requests.owner.committed if self._worker is not None else ("", Version(0))
+        return version if execution_id == self.lease.execution_id else Version(0)
+
+    def _loss_text(self, error: LooseLeafError, committed: Version) -> str:
+        what = error.message or error.reason
+        if committed:
+            return f"{what}; its changes had been saved already (version {committed})"
+        valid = f"the variables are those of version {self.start.version}; run the cell again"
+        if self._started_s is None:
+            return f"{what} (before the cell ran); nothing was run, {valid}"
+        when = "while its changes were being saved" if self._ended_s is not None else "while the cell ran"
+        return f"{what} ({when}); this cell's changes are lost, {valid}"
 
     def _finish(self, saved: pb.CellSaved) -> None:
         now_s = time.monotonic()
-        if not self._ended:
+        if self._ended_s is None:
             text = saved.error_message or "the cell did not run"
             error = {"ename": saved.error_reason or "LooseLeafError", "evalue": text, "traceback": [text]}
             self.record.add(pb.ExecuteResponse(output=msgpack.packb({"type": "error", **error})))
             reply = {"status": "error", **error, "execution_count": self.start.execution_count}
             self.record.add(pb.ExecuteResponse(ended=pb.CellEnded(reply=msgpack.packb(reply), run_s=0.0)))
-        if self._ended_s is not None:
+        else:
             self._figures.save_ms = (now_s - self._ended_s) * 1000
         if self._first_touch_s is not None:
             self._figures.gpu_pinned_s = max(0.0, now_s - self._first_touch_s)
@@ -221,48 +260,26 @@ class CellExecution:
         if self._worker is not None:
             saved.worker_id, saved.pid = self._worker.facts.worker_id, self._worker.facts.pid
 
-    def _committed_version(self) -> int:
-        return self._worker.requests.owner.committed_version if self._worker is not None else 0
-
-    def _loss_text(self, error: LooseLeafError, version: int) -> str:
-        if self._committed_version():
-            return f"{error.message or error.reason}; its changes had been saved already (version {version})"
-        when = (
-            "while its changes were being saved"
-            if self._ended
-            else ("while the cell ran" if self._started_s is not None else "before the cell ran")
-        )
-        lost = "this cell's changes are lost" if self._started_s is not None else "nothing was run"
-        valid = f"the variables are those of version {version}"
-        return f"{error.message or error.reason} ({when}); {lost}, {valid}; run the cell again"
-
-    async def _drop_worker(self) -> None:
-        if self._worker is not None:
-            await self._pool.discard(self._worker)
-
     def _stage(self, stage: Stage) -> None:
         facts = self._worker.facts if self._worker is not None else None
-        self.record.add(
-            pb.ExecuteResponse(
-                stage=pb.StageNews(
-                    stage=scheduler_pb2.WorkerStage.Name(int(stage)),
-                    worker_id=facts.worker_id if facts else "",
-                    pid=facts.pid if facts else 0,
-                    elapsed_ms=(time.monotonic() - self._began_s) * 1000,
-                )
-            )
+        news = pb.StageNews(
+            stage=scheduler_pb2.WorkerStage.Name(int(stage)),
+            worker_id=facts.worker_id if facts else "",
+            pid=facts.pid if facts else 0,
+            elapsed_ms=(time.monotonic() - self._began_s) * 1000,
         )
+        self.record.add(pb.ExecuteResponse(stage=news))
 
-    def _queue_report(self, state: scheduler_pb2.ExecutionState) -> None:
-        self._reporter.report_soon(self._request(state))
+    def _report_progress(self, state: scheduler_pb2.ExecutionState) -> None:
+        self._reporter.report_progress(self._request(state))
 
-    async def _report(self, state: scheduler_pb2.ExecutionState, *, release: bool, reason: str) -> None:
+    def _report_end(self, state: scheduler_pb2.ExecutionState, reason: str) -> None:
         request = self._request(state)
-        request.release, request.reason = release, reason
+        request.release, request.reason = True, reason
         request.figures.CopyFrom(self._figures)
         if self._worker is not None:
             request.worker.CopyFrom(worker_state(self._worker.facts))
-        await self._reporter.report(request)
+        self._reporter.report_end(request)
 
     def _request(self, state: scheduler_pb2.ExecutionState) -> scheduler_pb2.ReportExecutionRequest:
         return scheduler_pb2.ReportExecutionRequest(
@@ -275,11 +292,40 @@ class CellExecution:
             await self._worker.send_event("input_reply", {"value": value, "refused": refused})
 
     def interrupt(self, kill: bool) -> None:
-        """KeyboardInterrupt in the cell, or the end of its worker; before the cell runs it is remembered."""
-        worker = self._worker
-        if worker is not None and kill:
-            worker.kill()
-        elif worker is not None and self._started_s is not None and not self._ended:
-            worker.interrupt()
-        elif not self._ended:
+        """KeyboardInterrupt in the cell, or the end of its worker; before the cell runs an interrupt is remembered."""
+        if kill:
+            self._cut_off(Conflict("WORKER_LOST", "the worker process of this cell was killed as the person asked"))
+        elif self._ended_s is None:
             self._interrupted = True
+            if self._worker is not None and self._started_s is not None:
+                self._worker.interrupt()
+
+    def abandon(self) -> None:
+        """Nobody waits for the cell any more: it is ended, so that it does not hold its GPU for nobody.
+
+        What has ended is saved all the same.
+        """
+        if self._ended_s is None:
+            self._cut_off(Conflict("CALLER_GONE", "the notebook of this cell is gone"))
+
+    def _cut_off(self, why: LooseLeafError) -> None:
+        self._cut = self._cut or why
+        if self._worker is not None:
+            self._worker.kill()
+
+
+def _unpacked(context: bytes) -> Message:
+    """The kernel's context map. Raises InvalidArgument `CONTEXT_MALFORMED`."""
+    try:
+        found = msgpack.unpackb(context) if context else {}
+    except ValueError as error:
+        raise InvalidArgument("CONTEXT_MALFORMED", "the kernel's context of this cell cannot be read") from error
+    return fields.mapping({"t": "start", "context": found}, "context")
+
+
+def _fault(error: Exception) -> LooseLeafError:
+    """A fault of ours as the person sees it; the log has the rest."""
+    error_id = secrets.token_hex(8)
+    log.error("execution_failed_unexpectedly", error_id=error_id, exc_info=error)
+    text = f"LooseLeaf met a fault of its own; the daemon's log has it as {error_id}"
+    return Internal("BUG", text, error_id=error_id)

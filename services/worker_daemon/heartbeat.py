@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import structlog
@@ -23,8 +23,8 @@ HOSTS_CACHE_S = 5.0
 class Heartbeat:
     """Sends `snapshot()` every `interval_s`, and at once after `nudge`.
 
-    Leases live on this daemon's monotonic clock: each answered heartbeat renews what the scheduler knows; an unused
-    lease that is not renewed ends by itself.
+    One at a time: the next is sent when the last was answered. Leases live on this daemon's monotonic clock: each
+    answered heartbeat renews what the scheduler knows; an unused lease that is not renewed ends by itself.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class Heartbeat:
         self._leases = leases
         self._interval_s = interval_s
         self._nudged = asyncio.Event()
+        self._sending = asyncio.Lock()
         self._failing = False
         self._hosts: dict[str, str] = {}
         self._hosts_read_s = float("-inf")
@@ -49,28 +50,41 @@ class Heartbeat:
             await self.send()
             for gone in self._leases.expire(time.monotonic()):
                 log.info("lease_expired", lease=gone.lease_id, session=gone.session_id)
-            try:
-                await asyncio.wait_for(self._nudged.wait(), self._interval_s)
-            except TimeoutError:
-                pass
-            self._nudged.clear()
+            await self._until_due()
+
+    async def until_heard(self) -> None:
+        """Returns when the scheduler knows this host."""
+        while not await self.send():
+            await self._until_due()
+
+    async def _until_due(self) -> None:
+        try:
+            await asyncio.wait_for(self._nudged.wait(), self._interval_s)
+        except TimeoutError:
+            return
+        self._nudged.clear()
 
     async def send(self) -> bool:
         """One heartbeat; False if the scheduler did not hear it.
 
         Raises PreconditionFailed `STALE_INCARNATION` if another daemon took over this host's id.
         """
-        # A renewed term counts from the sending: that is the earliest moment at which the scheduler may have counted.
-        sent_s = time.monotonic()
-        try:
-            response = await self._scheduler.Heartbeat(self._snapshot(), timeout_s=CALL_TIMEOUT_S)
-        except LooseLeafError as error:
-            if error.reason == "STALE_INCARNATION":
-                raise
-            if not self._failing:
-                log.warning("heartbeat_failed", reason=error.reason)
-            self._failing = True
-            return False
+        async with self._sending:
+            # A renewed term counts from the sending: the earliest moment at which the scheduler may have counted.
+            sent_s = time.monotonic()
+            try:
+                response = await self._scheduler.Heartbeat(self._snapshot(), timeout_s=CALL_TIMEOUT_S)
+            except LooseLeafError as error:
+                if error.reason == "STALE_INCARNATION":
+                    raise
+                if not self._failing:
+                    log.warning("heartbeat_failed", reason=error.reason)
+                self._failing = True
+                return False
+        self._heard(response, sent_s)
+        return True
+
+    def _heard(self, response: pb.HeartbeatResponse, sent_s: float) -> None:
         if self._failing:
             log.info("heartbeat_heard_again")
         self._failing = False
@@ -78,11 +92,14 @@ class Heartbeat:
             self._leases.renew(LeaseId(lease_id), sent_s)
         for lease_id in response.unknown_lease_ids:
             self._leases.revoke(LeaseId(lease_id))
-        return True
 
-    async def addresses(self) -> dict[str, str]:
-        """Addresses of live hosts by id, at most `HOSTS_CACHE_S` old; older ones while the scheduler is away."""
-        if time.monotonic() - self._hosts_read_s > HOSTS_CACHE_S:
+    async def addresses(self, wanted: Collection[str] = ()) -> dict[str, str]:
+        """Addresses of live hosts by id, at most `HOSTS_CACHE_S` old; older ones while the scheduler is away.
+
+        Asked anew at once if one of the `wanted` hosts is not among them: it may just have joined.
+        """
+        old = time.monotonic() - self._hosts_read_s > HOSTS_CACHE_S
+        if old or not self._hosts.keys() >= set(wanted):
             try:
                 pool = await self._scheduler.GetPool(pb.GetPoolRequest(), timeout_s=CALL_TIMEOUT_S)
             except LooseLeafError as error:

@@ -15,7 +15,9 @@ from looseleaf.ids import Epoch, ExecutionId, SessionId, check_id, new_session_i
 from looseleaf.protocol import fields
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.aio_rpc import AsyncLink
+from looseleaf.protocol.frames import PROTOCOL_VERSION
 from looseleaf.protocol.rpc import Reply
+from looseleaf.services.worker_daemon.peer_process import PeerProcess
 from looseleaf.services.worker_daemon.run_relay import RelayClients, RunRelay
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
 
@@ -23,87 +25,121 @@ log = structlog.get_logger()
 
 Body = dict[str, Any]
 
-PROTOCOL_VERSION = 1
-KERNELS_MAX = 64
+ACCEPT_RETRY_S = 1.0
 
 
 class KernelEndpoint:
-    """Accepts kernels on a Unix socket of mode 0600; refuses more than `KERNELS_MAX` at once."""
+    """Accepts kernels on a Unix socket of mode 0600; refuses more than `kernels_max` at once.
+
+    `host`: what the answer to a kernel's hello says of this host.
+    """
 
     def __init__(
-        self, path: str, new_requests: Callable[[StateOwner], StateRequests], clients: RelayClients, host: Body
+        self,
+        path: str,
+        new_requests: Callable[[StateOwner], StateRequests],
+        clients: RelayClients,
+        host: Body,
+        kernels_max: int,
     ) -> None:
         self.path = path
         self._new_requests = new_requests
         self._clients = clients
         self._host = host
+        self._kernels_max = kernels_max
         self._sock: socket.socket | None = None
-        self._kernels: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
+        self._connections: set[KernelConnection] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def kernels(self) -> int:
         """Connected kernels."""
-        return len(self._kernels)
+        return len(self._connections)
 
     def start(self) -> None:
         """Begins to listen. Raises Unavailable `SOCKET_TAKEN` if another daemon answers there."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            self._bind(sock)
+        except BaseException:
+            sock.close()
+            raise
+        self._sock = sock
+        self._accepting = asyncio.create_task(self._accept_all(sock))
+
+    def _bind(self, sock: socket.socket) -> None:
         if os.path.exists(self.path):
             with socket.socket(socket.AF_UNIX) as probe:
                 if probe.connect_ex(self.path) == 0:
-                    sock.close()
                     raise Unavailable("SOCKET_TAKEN", f"another daemon listens on {self.path}")
             os.unlink(self.path)
         sock.bind(self.path)
         os.chmod(self.path, 0o600)
-        sock.listen(KERNELS_MAX)
+        sock.listen(self._kernels_max)
         sock.setblocking(False)
-        self._sock = sock
-        asyncio.get_running_loop().add_reader(sock, self._accept)
 
-    def _accept(self) -> None:
-        assert self._sock is not None
+    async def _accept_all(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                connection, _address = await loop.sock_accept(sock)
+            except OSError as error:
+                # Such as too many open files: whoever waits is accepted when there is room.
+                log.error("kernel_not_accepted", error=error.strerror)
+                await asyncio.sleep(ACCEPT_RETRY_S)
+                continue
+            self._take(connection)
+
+    def _take(self, sock: socket.socket) -> None:
+        if len(self._connections) >= self._kernels_max:
+            log.warning("kernel_refused", limit=self._kernels_max)
+            sock.close()
+            return
+        task = asyncio.create_task(self._serve(sock))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, sock: socket.socket) -> None:
+        peer = PeerProcess(sock)
+        owner = StateOwner()
+        requests = self._new_requests(owner)
+        connection = KernelConnection(sock, owner, requests, self._clients, self._host)
+        self._connections.add(connection)
         try:
-            connection, _address = self._sock.accept()
-        except BlockingIOError:
-            return
-        if len(self._kernels) >= KERNELS_MAX:
-            log.warning("kernel_refused", limit=KERNELS_MAX)
-            connection.close()
-            return
-        session = KernelConnection(connection, self._new_requests, self._clients, self._host)
-        task = asyncio.create_task(session.serve())
-        self._kernels.add(task)
-        task.add_done_callback(self._kernels.discard)
+            await connection.serve()
+            self._connections.discard(connection)
+            # A kernel whose connection broke lives on, and with it its mappings of the arena.
+            await peer.exited()
+        finally:
+            self._connections.discard(connection)
+            peer.close()
+            await requests.close()
 
     async def stop(self) -> None:
         """Closes the socket and every connection; kernels go on as CPU kernels."""
-        if self._sock is not None:
-            asyncio.get_running_loop().remove_reader(self._sock)
+        if self._sock is not None and self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
             self._sock.close()
             os.unlink(self.path)
-        for task in list(self._kernels):
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._kernels, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 class KernelConnection:
     """One kernel: its session, its state requests, its submitted cells."""
 
     def __init__(
-        self,
-        sock: socket.socket,
-        new_requests: Callable[[StateOwner], StateRequests],
-        clients: RelayClients,
-        host: Body,
+        self, sock: socket.socket, owner: StateOwner, requests: StateRequests, clients: RelayClients, host: Body
     ) -> None:
-        self._owner = StateOwner()
-        self._requests = new_requests(self._owner)
+        self._owner = owner
         self._clients = clients
         self._host = host
         self._runs: dict[ExecutionId, RunRelay] = {}
         handlers: dict[str, Any] = {
-            **self._requests.handlers(),
+            **requests.handlers(),
             "hello": self._hello,
             "record_runs": self._record_runs,
             "prepare": self._prepare,
@@ -117,11 +153,8 @@ class KernelConnection:
 
     async def serve(self) -> None:
         """Until the kernel goes."""
-        try:
-            why = await self._link.serve()
-            log.info("kernel_left", session=self._owner.session_id, why=why.reason)
-        finally:
-            self._requests.close()
+        why = await self._link.serve()
+        log.info("kernel_left", session=self._owner.session_id, why=why.reason)
 
     async def _hello(self, body: Body, _fds: list[int]) -> Reply:
         version = fields.integer(body, "v")

@@ -6,10 +6,13 @@ import asyncio
 import ctypes
 import os
 import signal
+import time
 from collections import OrderedDict
 
 _PR_SET_CHILD_SUBREAPER = 36
+# Children that ended before anybody asked for them: a worker may die before its zygote has told its pid.
 EARLY_EXITS_MAX = 256
+EARLY_EXIT_S = 30.0
 
 
 def become_subreaper() -> None:
@@ -22,12 +25,13 @@ def become_subreaper() -> None:
 class Reaper:
     """Reaps all children, known or not, and tells who waits for one how it ended.
 
-    Nothing else in the process may wait for children while a Reaper runs.
+    Nothing else in the process may wait for children while a Reaper runs, or signal one by its pid: after the reaping
+    the pid may be another process's.
     """
 
     def __init__(self) -> None:
         self._waiting: dict[int, asyncio.Future[int]] = {}
-        self._early: OrderedDict[int, int] = OrderedDict()
+        self._early: OrderedDict[int, tuple[int, float]] = OrderedDict()
 
     def start(self) -> None:
         """Begins to reap; call on the running event loop's main thread."""
@@ -39,33 +43,56 @@ class Reaper:
         asyncio.get_running_loop().remove_signal_handler(signal.SIGCHLD)
 
     def exit_status(self, pid: int) -> asyncio.Future[int]:
-        """Resolves to the process's exit code, or minus the signal that killed it."""
+        """Resolves to the process's exit code, or minus the signal that killed it; ask as soon as the pid is known."""
         future = self._waiting.get(pid)
         if future is None:
             future = asyncio.get_running_loop().create_future()
-            if pid in self._early:
-                future.set_result(self._early.pop(pid))
+            code, ended_s = self._early.pop(pid, (0, float("-inf")))
+            if time.monotonic() - ended_s <= EARLY_EXIT_S:
+                future.set_result(code)
             else:
                 self._waiting[pid] = future
         return future
+
+    def signal(self, pid: int, number: signal.Signals) -> None:
+        """Sends a signal to a child whose exit status somebody waits for; does nothing if it has ended."""
+        if pid in self._waiting:
+            os.kill(pid, number)
 
     def reap(self) -> None:
         """Takes every ended child off the process table."""
         while True:
             try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             except ChildProcessError:
                 return
-            if pid == 0:
+            if ended is None:
                 return
-            code = os.waitstatus_to_exitcode(status)
-            if (future := self._waiting.pop(pid, None)) is not None:
-                if not future.done():
-                    future.set_result(code)
-            else:
-                self._early[pid] = code
-                if len(self._early) > EARLY_EXITS_MAX:
-                    self._early.popitem(last=False)
+            pid = ended.si_pid
+            if pid in self._waiting:
+                self._end_group(pid)
+            _pid, status = os.waitpid(pid, 0)
+            self._ended(pid, os.waitstatus_to_exitcode(status))
+
+    @staticmethod
+    def _end_group(pid: int) -> None:
+        """Kills what a process left in its own group: forked children of a worker still map the host arena.
+
+        Before the reaping, while the number cannot be another group's.
+        """
+        try:
+            os.killpg(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            return  # it leads no group, or only itself is left of it
+
+    def _ended(self, pid: int, code: int) -> None:
+        if (future := self._waiting.pop(pid, None)) is not None:
+            if not future.done():
+                future.set_result(code)
+            return
+        self._early[pid] = code, time.monotonic()
+        if len(self._early) > EARLY_EXITS_MAX:
+            self._early.popitem(last=False)
 
 
 def describe_exit(code: int) -> str:

@@ -13,41 +13,46 @@ from looseleaf.v1 import scheduler_pb2 as pb
 
 log = structlog.get_logger()
 
-REPORTS_WAITING_MAX = 1024
+# Progress that waits; outcomes come on top, one for each lease.
+PROGRESS_WAITING_MAX = 1024
 RETRY_DELAY_S = 0.5
 RETRIED_CODES = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
+STOP_LIMIT_S = 3.0
 
-Send = Callable[[pb.ReportExecutionRequest], Awaitable[object]]
+Send = Callable[[pb.ReportExecutionRequest], Awaitable[None]]
 
 
 class Reporter:
-    """A bounded queue of reports with one sender.
+    """A queue of reports with one sender.
 
     A report that the scheduler cannot take now is sent again, so nothing is lost while it restarts; one that it
-    refuses is logged and dropped. `flushed` resolves when everything queued so far was heard.
+    refuses is logged and dropped. `ended(report)` follows when an outcome was heard or refused.
     """
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, ended: Callable[[pb.ReportExecutionRequest], None]) -> None:
         self._send = send
-        self._queue: asyncio.Queue[pb.ReportExecutionRequest] = asyncio.Queue(REPORTS_WAITING_MAX)
+        self._ended = ended
+        self._queue: asyncio.Queue[pb.ReportExecutionRequest] = asyncio.Queue()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Begins to send."""
         self._task = asyncio.create_task(self._run())
 
-    async def report(self, request: pb.ReportExecutionRequest) -> None:
-        """Queues a report; waits while the queue is full."""
-        request.request_id = new_request_id()
-        await self._queue.put(request)
+    def report_end(self, request: pb.ReportExecutionRequest) -> None:
+        """Queues an execution's outcome."""
+        self._put(request)
 
-    def report_soon(self, request: pb.ReportExecutionRequest) -> None:
-        """Queues a report that may be dropped when the queue is full: progress, never an outcome."""
-        request.request_id = new_request_id()
-        try:
-            self._queue.put_nowait(request)
-        except asyncio.QueueFull:
+    def report_progress(self, request: pb.ReportExecutionRequest) -> None:
+        """Queues what may be dropped when too much waits."""
+        if self._queue.qsize() < PROGRESS_WAITING_MAX:
+            self._put(request)
+        else:
             log.warning("progress_report_dropped", execution=request.execution_id)
+
+    def _put(self, request: pb.ReportExecutionRequest) -> None:
+        request.request_id = new_request_id()
+        self._queue.put_nowait(request)
 
     async def flushed(self) -> None:
         """Returns when all reports queued so far were heard or refused."""
@@ -58,6 +63,11 @@ class Reporter:
             request = await self._queue.get()
             try:
                 await self._deliver(request)
+                if request.release:
+                    self._ended(request)
+            except Exception:
+                # The next report must not wait for the cure of this one.
+                log.exception("report_failed", execution=request.execution_id)
             finally:
                 self._queue.task_done()
 
@@ -73,7 +83,12 @@ class Reporter:
             await asyncio.sleep(RETRY_DELAY_S)
 
     async def stop(self) -> None:
-        """Stops sending; what was not heard is known from the next heartbeat."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        """Sends what it can within `STOP_LIMIT_S`; the rest is learned from the host's next heartbeat."""
+        if self._task is None:
+            return
+        try:
+            await asyncio.wait_for(self.flushed(), STOP_LIMIT_S)
+        except TimeoutError:
+            log.warning("reports_not_sent", count=self._queue.qsize())
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)

@@ -11,8 +11,7 @@ from typing import Any
 import structlog
 
 from looseleaf.config import DaemonConfig
-from looseleaf.errors import LooseLeafError
-from looseleaf.ids import HostId, LeaseId, SessionId
+from looseleaf.ids import HostId, LeaseId
 from looseleaf.rpc.server import Registration
 from looseleaf.rpc.service import Service
 from looseleaf.rpc.service_main import service_main
@@ -30,9 +29,10 @@ from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.reaper import Reaper, become_subreaper
 from looseleaf.services.worker_daemon.region_sources import StoreLocator
 from looseleaf.services.worker_daemon.regions import HostRegions
-from looseleaf.services.worker_daemon.reports import RETRIED_CODES, Reporter
+from looseleaf.services.worker_daemon.reports import Reporter
 from looseleaf.services.worker_daemon.servicer import WorkerDaemonServicer
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
+from looseleaf.services.worker_daemon.worker_process import WorkerLimits
 from looseleaf.services.worker_daemon.zygote import Zygote, ZygoteSettings
 from looseleaf.v1 import scheduler_pb2
 from looseleaf.v1.scheduler_pb2_grpc import SchedulerServiceStub
@@ -89,37 +89,23 @@ class _Builder:
         self.service.hold_ready()
         become_subreaper()
         self.reaper.start()
+        self.service.on_stop(self._stop_reaper)
         zygote = Zygote(self._zygote_settings(), self.reaper)
         await zygote.start()
+        self.service.on_stop(zygote.stop)
         pool = WorkerPool(
             zygote,
             self.reaper,
             KeepRules(config.keep_warm_s, config.workers_max),
+            WorkerLimits(config.prepare_timeout_s, config.save_timeout_s),
             self._requests,
             self._worker_env(),
             self.heartbeat.nudge,
         )
-        reporter = Reporter(self._report)
-        clients = Clients(
-            self.store,
-            self.service.open_channel(config.frontend, peer="frontend"),
-            self.peers,
-            lambda session_id: _evict_session(pool, session_id),
-        )
-        facts = HostFacts(self.host_id, config.device, config.emulated_delays)
-        endpoint = KernelEndpoint(
-            str(config.kernel_socket),
-            self._requests,
-            clients,
-            {
-                "host_id": self.host_id,
-                "device": config.device,
-                "gpus": config.gpus,
-                "gpu_memory_bytes": config.gpu_memory_bytes,
-            },
-        )
+        reporter = Reporter(self._report, self._release)
+        endpoint = self._endpoint(pool)
         self.host = Host(
-            facts,
+            HostFacts(self.host_id, config.device, config.emulated_delays),
             self.service.address,
             config.gpus,
             config.gpu_memory_bytes,
@@ -132,41 +118,63 @@ class _Builder:
             self.heartbeat.nudge,
         )
         servicer = WorkerDaemonServicer(self.host)
-        await self._begin(endpoint, pool, reporter, zygote)
+        await self._begin(servicer, endpoint, pool, reporter)
         return [Registration(add_WorkerDaemonServiceServicer_to_server, servicer)]
 
-    async def _begin(self, endpoint: KernelEndpoint, pool: WorkerPool, reporter: Reporter, zygote: Zygote) -> None:
+    def _endpoint(self, pool: WorkerPool) -> KernelEndpoint:
+        frontend = self.service.open_channel(self.config.frontend, peer="frontend")
+        clients = Clients(self.store, frontend, self.peers, pool.evict_session)
+        told = {
+            "host_id": self.host_id,
+            "device": self.config.device,
+            "gpus": self._cell_gpus(),
+            "gpu_memory_bytes": self.config.gpu_memory_bytes,
+            "hash_seed": self.config.hash_seed,
+        }
+        return KernelEndpoint(str(self.config.kernel_socket), self._requests, clients, told, self.config.kernels_max)
+
+    async def _begin(
+        self, servicer: WorkerDaemonServicer, endpoint: KernelEndpoint, pool: WorkerPool, reporter: Reporter
+    ) -> None:
         # What an earlier daemon of this host staged died with its arena; the store must not point there any more.
-        await self.store.forget_host(self.host_id)
+        for fallback in await self.store.forget_host(self.host_id):
+            log.warning(
+                "session_fell_back",
+                session=fallback.session_id,
+                lost_version=fallback.lost_version,
+                version=fallback.version,
+            )
         self.durability.start()
         reporter.start()
         pool.start()
         endpoint.start()
-        for stop in (self._stop_reaper, zygote.stop, reporter.stop, self.durability.stop, pool.stop, endpoint.stop):
+        # The other way round at the stop: kernels leave, workers end, their cells are told of as failed.
+        for stop in (reporter.stop, self.durability.stop, servicer.until_idle, pool.stop, endpoint.stop):
             self.service.on_stop(stop)
+        self.service.on_stopping(self._drain)
         self.service.start_task(self._ready_when_known(), name="heartbeat")
 
     async def _ready_when_known(self) -> None:
-        await self.heartbeat.send()
+        await self.heartbeat.until_heard()
         await self.service.set_ready(True)
         await self.heartbeat.run()
+
+    def _drain(self) -> None:
+        """The scheduler places nothing here any more; cells that run may end within the grace period."""
+        if self.host is not None:
+            self.host.draining = True
+            self.heartbeat.nudge()
 
     async def _stop_reaper(self) -> None:
         self.reaper.stop()
 
     async def _report(self, request: scheduler_pb2.ReportExecutionRequest) -> None:
-        if request.release:
-            # The scheduler must know the completed worker before it places the session's next cell.
-            await self.heartbeat.send()
-        try:
-            await self.scheduler.ReportExecution(request, timeout_s=CALL_TIMEOUT_S)
-        except LooseLeafError as error:
-            if error.code in RETRIED_CODES:
-                raise
-            log.warning("report_refused", reason=error.reason, execution=request.execution_id)
-        if request.release:
-            # Listed in heartbeats until here, so that the scheduler never takes a lease for lost that it is told about.
-            self.leases.release(LeaseId(request.lease_id))
+        await self.scheduler.ReportExecution(request, timeout_s=CALL_TIMEOUT_S)
+
+    def _release(self, request: scheduler_pb2.ReportExecutionRequest) -> None:
+        # Listed in heartbeats until here, so that the scheduler never takes a lease for lost that it is told about.
+        self.leases.release(LeaseId(request.lease_id))
+        self.heartbeat.nudge()
 
     def _zygote_settings(self) -> ZygoteSettings:
         log_path = Path(self.config.data) / "logs" / f"zygote-{self.host_id}.log"
@@ -176,22 +184,21 @@ class _Builder:
             tuple(self.config.base_imports),
             {"PYTHONHASHSEED": self.config.hash_seed, **self._worker_env()},
             str(log_path),
+            self.config.zygote_start_timeout_s,
         )
+
+    def _cell_gpus(self) -> int:
+        """As many GPUs as a cell gets, whatever the host has: notebooks and libraries branch on their number."""
+        return min(self.config.gpus, 1)
 
     def _worker_env(self) -> dict[str, str]:
         return {
             "LOOSELEAF_HOST_ID": self.host_id,
             "LOOSELEAF_DEVICE": self.config.device,
-            # Libraries count GPUs when they are imported: as many as a cell gets, whatever the host has.
-            "LOOSELEAF_GPUS": str(min(self.config.gpus, 1)),
+            "LOOSELEAF_GPUS": str(self._cell_gpus()),
             "LOOSELEAF_GPU_MEMORY_BYTES": str(self.config.gpu_memory_bytes),
             "LOOSELEAF_THREADS": str(os.cpu_count() or 1),
         }
-
-
-async def _evict_session(pool: WorkerPool, session_id: SessionId) -> int:
-    evicted = [await pool.evict(facts.worker_id) for facts in pool.roster.of_session(session_id)]
-    return sum(evicted)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import aclosing
 from typing import Any
 
 import structlog
 
 from looseleaf.errors import InvalidArgument, LooseLeafError
 from looseleaf.ids import Epoch, ExecutionId, LeaseId, SessionId, WorkerId
+from looseleaf.logs import log_context
 from looseleaf.rpc.dedupe import RequestMemory
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.execution import CellExecution
+from looseleaf.services.worker_daemon.execution_log import ExecutionRecord
 from looseleaf.services.worker_daemon.host import Host
-from looseleaf.v1 import checkpoint_pb2
+from looseleaf.v1 import checkpoint_pb2, types_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
 from looseleaf.v1.worker_daemon_pb2_grpc import WorkerDaemonServiceServicer
 
 log = structlog.get_logger()
 
 REGIONS_PER_FETCH_MAX = 100_000
+# A cell that nobody listens to ends after so long: callers that come back do so within 20 s, and then give it up.
+ABANDONED_S = 30.0
 
 
 class WorkerDaemonServicer(WorkerDaemonServiceServicer):
@@ -34,25 +39,8 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def GrantLease(self, request: pb.GrantLeaseRequest, context: Any) -> pb.GrantLeaseResponse:
-        """See the proto. The lease's clock starts here."""
-        lease = request.lease
-        now_s = time.monotonic()
-        if not lease.gpu_indices or lease.ttl_ms == 0:
-            raise InvalidArgument("LEASE_MALFORMED", "a lease names at least one GPU and a time to live")
-        self._host.leases.grant(
-            HeldLease(
-                LeaseId(lease.lease_id),
-                SessionId(lease.session_id),
-                Epoch(lease.epoch),
-                ExecutionId(lease.execution_id),
-                tuple(lease.gpu_indices),
-                WorkerId(lease.worker_id) if lease.worker_id else None,
-                int(lease.path),
-                lease.ttl_ms / 1000,
-                now_s,
-                now_s + lease.ttl_ms / 1000,
-            )
-        )
+        """See the proto. The lease's clock starts here. Raises InvalidArgument `LEASE_MALFORMED`."""
+        self._host.leases.grant(_held_lease(request.lease, time.monotonic()))
         return pb.GrantLeaseResponse()
 
     async def RevokeLease(self, request: pb.RevokeLeaseRequest, context: Any) -> pb.RevokeLeaseResponse:
@@ -84,44 +72,54 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
     async def Execute(
         self, requests: AsyncIterator[pb.ExecuteRequest], context: Any
     ) -> AsyncIterator[pb.ExecuteResponse]:
-        """See the proto. A caller that leaves does not end the cell; one that comes back hears everything again."""
+        """See the proto. One that comes back hears everything again; a cell that all callers left for good is ended."""
         first = await anext(aiter(requests), None)
         if first is None or not first.HasField("start"):
             raise InvalidArgument("EXECUTE_MALFORMED", "the first message of Execute is `start`")
         execution_id = ExecutionId(first.start.execution_id)
         record = self._host.executions.get(execution_id)
         if record is None:
-            lease = self._host.leases.use(LeaseId(first.start.lease_id), execution_id, Epoch(first.start.epoch))
-            record = self._host.executions.start(execution_id)
-            execution = CellExecution(
-                first.start,
-                lease,
-                record,
-                self._host.pool,
-                self._host.reporter,
-                self._host.facts,
-                lambda: self._host.leases.finish(lease.lease_id),
-            )
-            self._running[execution_id] = execution
-            self._start(self._run(execution))
+            record = self._begin(first.start)
         reader = self._start(self._read(requests, execution_id))
         try:
-            async for message in record.follow():
-                yield message
+            async with aclosing(record.follow()) as messages:
+                async for message in messages:
+                    yield message
         finally:
             reader.cancel()
+            if not record.done:
+                asyncio.get_running_loop().call_later(ABANDONED_S, self._end_if_abandoned, execution_id)
 
-    def _start(self, work: Any) -> asyncio.Task[None]:
-        task: asyncio.Task[None] = asyncio.create_task(work)
+    def _begin(self, start: pb.ExecuteStart) -> ExecutionRecord:
+        """Starts the cell; nothing here waits, so that two calls cannot start it twice."""
+        host, execution_id = self._host, ExecutionId(start.execution_id)
+        lease = host.leases.use(LeaseId(start.lease_id), execution_id, Epoch(start.epoch), time.monotonic())
+        record = host.executions.start(execution_id)
+        execution = CellExecution(
+            start, lease, record, host.pool, host.reporter, host.facts, lambda: host.leases.finish(lease.lease_id)
+        )
+        self._running[execution_id] = execution
+        self._start(self._run(execution))
+        return record
+
+    def _end_if_abandoned(self, execution_id: ExecutionId) -> None:
+        execution = self._running.get(execution_id)
+        if execution is not None and execution.record.unheard_s() >= ABANDONED_S:
+            log.warning("abandoned_cell_ended", execution=execution_id)
+            execution.abandon()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def _run(self, execution: CellExecution) -> None:
+        lease = execution.lease
         try:
-            await execution.run()
+            with log_context(session=lease.session_id, execution=lease.execution_id, epoch=lease.epoch):
+                await execution.run()
         finally:
-            self._host.leases.finish(execution.lease.lease_id)
             del self._running[execution.lease.execution_id]
             self._host.changed()
 
@@ -153,7 +151,28 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
         """See the proto."""
         return self._host.describe()
 
-    async def idle(self) -> None:
+    async def until_idle(self) -> None:
         """Returns when no cell runs here any more."""
         while self._running:
-            await asyncio.wait(list(self._tasks), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(set(self._tasks), return_when=asyncio.FIRST_COMPLETED)
+
+
+def _held_lease(lease: types_pb2.Lease, now_s: float) -> HeldLease:
+    """Raises InvalidArgument `LEASE_MALFORMED`."""
+    complete = lease.lease_id and lease.session_id and lease.execution_id and lease.gpu_indices and lease.ttl_ms
+    if not complete or lease.path not in types_pb2.StartPath.values():
+        raise InvalidArgument(
+            "LEASE_MALFORMED", "a lease names a session, an execution, one GPU or more, a time to live and a path"
+        )
+    return HeldLease(
+        LeaseId(lease.lease_id),
+        SessionId(lease.session_id),
+        Epoch(lease.epoch),
+        ExecutionId(lease.execution_id),
+        tuple(lease.gpu_indices),
+        WorkerId(lease.worker_id) if lease.worker_id else None,
+        int(lease.path),
+        lease.ttl_ms / 1000,
+        now_s,
+        now_s + lease.ttl_ms / 1000,
+    )

@@ -7,86 +7,115 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Mapping
-from typing import Any
+from contextlib import ExitStack
+from contextvars import Context
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import structlog
 
 from looseleaf.errors import LooseLeafError, Unavailable
-from looseleaf.ids import WorkerId
+from looseleaf.ids import Version, WorkerId
+from looseleaf.protocol import fields
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.aio_rpc import AsyncLink
 from looseleaf.services.worker_daemon.core.worker_life import Stage, WorkerFacts
 from looseleaf.services.worker_daemon.log_pipe import LogPipe
 from looseleaf.services.worker_daemon.reaper import Reaper, describe_exit
 from looseleaf.services.worker_daemon.state_requests import StateRequests
-from looseleaf.services.worker_daemon.zygote import Zygote
 
 log = structlog.get_logger()
 
 Message = dict[str, Any]
 
 HELLO_TIMEOUT_S = 10.0
-PREPARE_TIMEOUT_S = 300.0
 ATTACH_TIMEOUT_S = 60.0
 SHUTDOWN_TIMEOUT_S = 3.0
-EXIT_STATUS_WAIT_S = 2.0
+# A worker whose connection broke has so long to exit by itself.
+EXIT_WAIT_S = 2.0
+KILLED_WAIT_S = 10.0
+# What a dead worker sent last is read for at most so long: a forked child of it may hold the connection open.
+LAST_WORDS_S = 1.0
+# Stages that a worker may be in when it is idle.
+IDLE_STAGES = frozenset({Stage.FORKED, Stage.IMPORTED, Stage.HOST_READY, Stage.COMPLETED})
+
+
+class Forker(Protocol):
+    """Makes worker processes; Zygote, or a test's stand-in."""
+
+    async def fork(self, title: str, env: dict[str, str], fds: list[int]) -> int:
+        """See Zygote.fork."""
+        ...
+
+
+@dataclass(frozen=True)
+class WorkerLimits:
+    """Seconds after which a worker's step has failed."""
+
+    prepare_s: float = 300.0
+    save_s: float = 600.0
 
 
 class WorkerProcess:
     """A worker and the daemon's end of everything that connects them.
 
-    `on_message` gets the worker's events while a cell runs.
+    `lost` resolves to how it ended, when nothing of it is left: its process, its processes' group, its last commit.
     """
 
-    def __init__(self, facts: WorkerFacts, requests: StateRequests, reaper: Reaper) -> None:
+    def __init__(self, facts: WorkerFacts, requests: StateRequests, reaper: Reaper, limits: WorkerLimits) -> None:
         self.facts = facts
         self.requests = requests
-        # One prepare, attach or run at a time.
+        # Who holds it talks to the worker: a preparation, or an execution from its preparation to its save.
         self.lock = asyncio.Lock()
+        # Gets the worker's events while a cell runs.
         self.on_message: Callable[[Message], None] | None = None
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.limits = limits
         self._reaper = reaper
+        self._exit_status = reaper.exit_status(facts.pid)
         self._hello = asyncio.Event()
-        self._link: AsyncLink | None = None
-        self._log: LogPipe | None = None
-        self._serve: asyncio.Task[None] | None = None
+        self._ending: asyncio.Task[None] | None = None
 
     @classmethod
     async def fork(
-        cls, worker_id: WorkerId, zygote: Zygote, env: Mapping[str, str], requests: StateRequests, reaper: Reaper
+        cls,
+        worker_id: WorkerId,
+        forker: Forker,
+        env: Mapping[str, str],
+        requests: StateRequests,
+        reaper: Reaper,
+        limits: WorkerLimits,
     ) -> WorkerProcess:
         """Forks a worker and waits for its hello. Raises as `Zygote.fork`, or Unavailable `WORKER_LOST`."""
-        ours, theirs = socket.socketpair()
-        log_reader, log_writer = os.pipe2(os.O_CLOEXEC)
-        null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            pid = await zygote.fork(
-                f"ll-worker:{worker_id}", dict(env), [theirs.fileno(), null, log_writer, log_writer]
-            )
-        except BaseException:
-            ours.close()
-            os.close(log_reader)
-            raise
-        finally:
-            theirs.close()
-            os.close(null)
-            os.close(log_writer)
-        worker = cls(WorkerFacts(worker_id, pid), requests, reaper)
-        worker._connect(ours, log_reader)
+        with ExitStack() as ours_on_error, ExitStack() as theirs:
+            ours, channel = socket.socketpair()
+            ours_on_error.callback(ours.close)
+            theirs.callback(channel.close)
+            log_reader, log_writer = os.pipe2(os.O_CLOEXEC)
+            ours_on_error.callback(os.close, log_reader)
+            theirs.callback(os.close, log_writer)
+            null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+            theirs.callback(os.close, null)
+            fds = [channel.fileno(), null, log_writer, log_writer]
+            pid = await forker.fork(f"ll-worker:{worker_id}", dict(env), fds)
+            worker = cls(WorkerFacts(worker_id, pid), requests, reaper, limits)
+            worker._connect(ours, log_reader)
+            ours_on_error.pop_all()
         try:
             await asyncio.wait_for(worker._hello.wait(), HELLO_TIMEOUT_S)
-        except TimeoutError:
+        except BaseException as error:
             worker.kill()
-            raise Unavailable(
-                "WORKER_LOST",
-                f"a new worker did not answer in {HELLO_TIMEOUT_S:.0f} s; nothing was run, run the cell again",
-            ) from None
+            if not isinstance(error, TimeoutError):
+                raise
+            text = f"a new worker did not answer in {HELLO_TIMEOUT_S:g} s; nothing was run, run the cell again"
+            raise Unavailable("WORKER_LOST", text) from None
         return worker
 
     def _connect(self, sock: socket.socket, log_fd: int) -> None:
         self._link = AsyncLink(AsyncChannel(sock), handlers=self.requests.handlers(), on_event=self._on_event)
         self._log = LogPipe(log_fd, self.facts.worker_id)
-        self._serve = asyncio.create_task(self._serve_until_lost())
+        # In a context of its own: it outlives the call that asked for the worker, with its deadline and its log ids.
+        self._serving = asyncio.create_task(self._serve_until_lost(), context=Context())
 
     def _on_event(self, message: Message, _fds: list[int]) -> None:
         if message.get("t") == "hello":
@@ -95,66 +124,59 @@ class WorkerProcess:
             self.on_message(message)
 
     async def _serve_until_lost(self) -> None:
-        assert self._link is not None
-        await self._link.serve()
-        if self._log is not None:
-            self._log.drain()
-        status = self._reaper.exit_status(self.facts.pid)
-        try:
-            how = describe_exit(await asyncio.wait_for(asyncio.shield(status), EXIT_STATUS_WAIT_S))
-        except TimeoutError:
+        """Never raises: whatever breaks, the worker ends and `lost` says so."""
+        serving = asyncio.create_task(self._link.serve())
+        ends: set[asyncio.Future[Any]] = {serving, self._exit_status}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({serving}, timeout=LAST_WORDS_S if self._exit_status.done() else None)
+        self._link.close()
+        await asyncio.wait({serving})
+        if (fault := serving.exception()) is not None:
+            log.error("worker_connection_failed", worker=self.facts.worker_id, exc_info=fault)
+        if not self._exit_status.done():
+            await asyncio.wait({self._exit_status}, timeout=EXIT_WAIT_S)
             self.kill()
-            how = describe_exit(await status)
-        self._end_group()
+        how = describe_exit(await asyncio.shield(self._exit_status))
+        self._log.drain()
+        # Only now: until its end it may map regions and its commit may be under way.
+        await self.requests.close()
         self.facts.stage = Stage.GONE
-        self.requests.close()
         log.info(
             "worker_ended", worker=self.facts.worker_id, pid=self.facts.pid, how=how, session=self.facts.session_id
         )
         self._hello.set()
-        if not self.lost.done():
-            self.lost.set_result(how)
-
-    def _end_group(self) -> None:
-        """Ends the processes that cells left behind: they may hold the GPU, and map slots that may be reused now."""
-        try:
-            os.killpg(self.facts.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return  # the worker was alone in its group
-        except PermissionError as error:
-            log.warning("worker_group_not_ended", worker=self.facts.worker_id, pid=self.facts.pid, text=str(error))
+        self.lost.set_result(how)
 
     async def _request(self, kind: str, body: Message, timeout_s: float | None) -> Message:
-        """The worker's reply. Raises its error, or Unavailable `WORKER_LOST` if it ended."""
-        if self._link is None or self.lost.done():
+        """The worker's reply. Raises its error, Timeout `REQUEST_TIMEOUT`, or Unavailable `WORKER_LOST` if it ended."""
+        if self.lost.done():
             raise self._lost_error()
         try:
             reply, _fds = await self._link.request(kind, body, timeout_s=timeout_s)
         except Unavailable as error:
             if error.reason != "PEER_CLOSED":
                 raise
-            await self.lost
+            await asyncio.shield(self.lost)
             raise self._lost_error() from error
         return reply
 
     def _lost_error(self) -> Unavailable:
-        how = self.lost.result() if self.lost.done() else "ended"
+        how = self.lost.result()
         return Unavailable("WORKER_LOST", f"the worker process of this cell {how}", how=how)
 
     async def prepare(self, body: Message) -> Message:
         """Imports and restores what `body` names, up to host_ready; executes nothing."""
-        reply = await self._request("prepare", body, PREPARE_TIMEOUT_S)
-        self.facts.version = body["version"]
-        if self.facts.stage in (Stage.FORKED, Stage.IMPORTED, Stage.HOST_READY, Stage.COMPLETED):
+        reply = await self._request("prepare", body, self.limits.prepare_s)
+        # A worker never goes back: what is older than its state changes nothing.
+        self.facts.version = max(self.facts.version, Version(fields.integer(body, "version")))
+        if self.facts.stage in IDLE_STAGES:
             self.facts.stage = Stage.HOST_READY
         return reply
 
     async def attach(self, gpus: tuple[int, ...], device: str, delays: bool) -> None:
         """Opens the device and moves payloads to it."""
-        self.facts.stage = Stage.CONTEXT_READY
+        self.facts.stage, self.facts.gpus = Stage.CONTEXT_READY, gpus
         await self._request("attach", {"gpus": list(gpus), "device": device, "delays": delays}, ATTACH_TIMEOUT_S)
-        self.facts.gpus = gpus
-        self.facts.stage = Stage.DEVICE_READY
 
     async def run(self, body: Message) -> Message:
         """Runs a cell; its events go to `on_message`; the reply is the save's outcome. No limit of time."""
@@ -162,36 +184,48 @@ class WorkerProcess:
 
     async def send_event(self, kind: str, body: Message) -> None:
         """Tells the worker something, such as the answer to its input request."""
-        if self._link is not None and not self.lost.done():
+        if not self.lost.done():
             await self._link.send_event(kind, body)
 
     def interrupt(self) -> None:
         """KeyboardInterrupt in the running cell."""
-        self._signal(signal.SIGINT)
+        self._reaper.signal(self.facts.pid, signal.SIGINT)
 
     def kill(self) -> None:
         """Ends the worker at once; what it has not committed is lost."""
-        self._signal(signal.SIGKILL)
+        self._reaper.signal(self.facts.pid, signal.SIGKILL)
 
-    def _signal(self, number: signal.Signals) -> None:
-        if not self.lost.done():
-            try:
-                os.kill(self.facts.pid, number)
-            except ProcessLookupError:
-                log.debug("worker_already_gone", pid=self.facts.pid)
+    @property
+    def ending(self) -> bool:
+        """It was told to end, or has ended: nobody may begin to use it."""
+        return self._ending is not None or self.lost.done()
 
-    async def end(self) -> None:
-        """Asks the worker to exit, kills it if it does not within `SHUTDOWN_TIMEOUT_S`."""
-        if self.lost.done():
-            return
+    async def end(self) -> bool:
+        """Asks the worker to exit, kills it if it does not within `SHUTDOWN_TIMEOUT_S`; True when it is gone.
+
+        False if it is not gone `KILLED_WAIT_S` later, as a process that hangs in a driver.
+        """
+        if self._ending is None:
+            self.facts.stage = Stage.GONE
+            self._ending = asyncio.create_task(self._end())
+        await asyncio.shield(self._ending)
+        return await self._gone()
+
+    async def _end(self) -> None:
         try:
             await self._request("shutdown", {}, SHUTDOWN_TIMEOUT_S)
         except LooseLeafError as error:
             log.debug("worker_shutdown_unanswered", reason=error.reason, worker=self.facts.worker_id)
-        if self._link is not None:
-            self._link.close()
-        try:
-            await asyncio.wait_for(asyncio.shield(self.lost), SHUTDOWN_TIMEOUT_S)
-        except TimeoutError:
-            self.kill()
-            await self.lost
+        # On this a worker exits; one that does not is killed.
+        self._link.close()
+
+    async def discard(self) -> bool:
+        """As `end`, but kills the worker at once."""
+        self.kill()
+        return await self._gone()
+
+    async def _gone(self) -> bool:
+        await asyncio.wait({self.lost}, timeout=KILLED_WAIT_S)
+        if not self.lost.done():
+            log.error("killed_worker_did_not_end", worker=self.facts.worker_id, pid=self.facts.pid)
+        return self.lost.done()

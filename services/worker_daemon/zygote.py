@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgpack
 import structlog
 
 from looseleaf.errors import LooseLeafError, Timeout, Unavailable
+from looseleaf.protocol import fields
 from looseleaf.services.worker_daemon.reaper import Reaper, describe_exit
+from looseleaf.services.worker_daemon.zygote_channel import ZygoteChannel
 
 log = structlog.get_logger()
 
-DATAGRAM_BYTES_MAX = 64 * 1024
-READY_TIMEOUT_S = 120.0
 FORK_TIMEOUT_S = 10.0
-RESTART_DELAY_S = 1.0
+# A fork waits so long for a zygote that died to be back.
+RESTART_WAIT_S = 20.0
+EXIT_TIMEOUT_S = 2.0
+RESTART_DELAY_S_MIN = 0.5
+RESTART_DELAY_S_MAX = 30.0
 # Zygotes compute nothing; one thread each means no thread pool is lost at a fork. Workers raise it by API.
 SINGLE_THREADED = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
@@ -36,136 +40,151 @@ class ZygoteSettings:
     imports: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
     log_path: str = os.devnull
+    start_timeout_s: float = 120.0
 
 
 class Zygote:
-    """One exec'ed single-threaded root zygote; started again when it dies."""
+    """One exec'ed single-threaded root zygote; started again when it dies or does not answer."""
 
     def __init__(self, settings: ZygoteSettings, reaper: Reaper) -> None:
         self.settings = settings
         self.pid = 0
         self.imports: tuple[str, ...] = ()
         self._reaper = reaper
-        self._control: socket.socket | None = None
+        # Set while it serves.
+        self._channel: ZygoteChannel | None = None
+        self._serving = asyncio.Event()
+        self._exited: asyncio.Future[int] | None = None
+        # The zygote answers one fork at a time.
         self._lock = asyncio.Lock()
-        self._next_id = 1
-        self._watch: asyncio.Task[None] | None = None
-        self._stopping = False
+        self._keeper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Execs it and waits until it is ready. Raises Timeout `ZYGOTE_TIMEOUT` or Unavailable `ZYGOTE_FAILED`."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        ours.setblocking(False)
-        began = time.monotonic()
-        process = self._exec(theirs)
-        self.pid, self._control = process.pid, ours
-        # The reaper takes the exit status; without this the Popen object would warn about a running child.
-        process.returncode = 0
-        ready = await self._receive("READY", READY_TIMEOUT_S)
-        self.imports = tuple(str(item["name"]) for item in ready["imports"])
+        """Execs it and waits until it is ready; keeps it alive from then on.
+
+        Raises Timeout `ZYGOTE_TIMEOUT` or Unavailable `ZYGOTE_FAILED`; then no process is left.
+        """
+        await self._start()
+        self._keeper = asyncio.create_task(self._keep_alive())
+
+    async def _start(self) -> None:
+        began_s = time.monotonic()
+        channel = self._exec()
+        try:
+            ready = await channel.ready(self.settings.start_timeout_s)
+            self.imports = tuple(str(item["name"]) for item in fields.sequence(ready, "imports"))
+        except BaseException as error:
+            channel.close()
+            await self._end()
+            if not isinstance(error, LooseLeafError):
+                raise
+            text = f"{error.message}; its output is in {self.settings.log_path}"
+            raise type(error)(error.reason, text, **error.fields) from error
+        self._channel = channel
+        self._serving.set()
         log.info(
             "zygote_ready",
             pid=self.pid,
-            seconds=round(time.monotonic() - began, 3),
+            seconds=round(time.monotonic() - began_s, 3),
             imports=list(self.imports),
             failed=ready.get("failed"),
         )
-        self._watch = asyncio.create_task(self._restart_when_dead())
 
-    def _exec(self, control: socket.socket) -> subprocess.Popen[bytes]:
+    def _exec(self) -> ZygoteChannel:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [self.settings.python, "-P", "-m", "looseleaf.worker.zygote"]
-        command += ["--ctl-fd", str(control.fileno()), "--imports", ",".join(self.settings.imports)]
-        with control, open(self.settings.log_path, "ab") as log_file:
-            return subprocess.Popen(
-                command,
-                pass_fds=[control.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=log_file,
-                stderr=log_file,
-                env={**os.environ, **SINGLE_THREADED, **self.settings.env},
-                start_new_session=True,
-            )
+        command += ["--ctl-fd", str(theirs.fileno()), "--imports", ",".join(self.settings.imports)]
+        try:
+            with theirs, open(self.settings.log_path, "ab") as log_file:
+                process: subprocess.Popen[Any] = subprocess.Popen(
+                    command,
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=log_file,
+                    stderr=log_file,
+                    env={**os.environ, **SINGLE_THREADED, **self.settings.env},
+                    start_new_session=True,
+                )
+        except OSError as error:
+            ours.close()
+            text = f"the interpreter {self.settings.python} of workers cannot be started: {error}"
+            raise Unavailable("ZYGOTE_FAILED", text) from error
+        # The reaper takes the exit status; without this the Popen object would warn about a running child.
+        process.returncode = 0
+        self.pid = process.pid
+        self._exited = self._reaper.exit_status(self.pid)
+        return ZygoteChannel(ours)
 
-    async def _restart_when_dead(self) -> None:
-        code = await self._reaper.exit_status(self.pid)
-        self._close_control()
-        while not self._stopping:
+    async def _end(self) -> None:
+        """Closes the channel, on which a zygote exits; kills one that does not. Idempotent."""
+        self._serving.clear()
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+        if self._exited is None:
+            return
+        try:
+            await asyncio.wait_for(asyncio.shield(self._exited), EXIT_TIMEOUT_S)
+        except TimeoutError:
+            self._reaper.signal(self.pid, signal.SIGKILL)
+            await self._exited
+
+    async def _keep_alive(self) -> None:
+        delay_s = RESTART_DELAY_S_MIN
+        while True:
+            assert self._exited is not None
+            code = await asyncio.shield(self._exited)
             log.warning("zygote_died", pid=self.pid, how=describe_exit(code))
-            await asyncio.sleep(RESTART_DELAY_S)
-            try:
-                await self.start()
-            except LooseLeafError as error:
-                log.error("zygote_restart_failed", reason=error.reason, text=error.message)
-            else:
-                return
+            await self._end()
+            while not await self._restarted():
+                await asyncio.sleep(delay_s)
+                delay_s = min(delay_s * 2, RESTART_DELAY_S_MAX)
+            delay_s = RESTART_DELAY_S_MIN
+
+    async def _restarted(self) -> bool:
+        try:
+            await self._start()
+        except LooseLeafError as error:
+            log.error("zygote_restart_failed", reason=error.reason, text=error.message)
+            return False
+        except Exception:
+            log.exception("zygote_restart_failed")
+            return False
+        return True
 
     async def fork(self, title: str, env: dict[str, str], fds: list[int]) -> int:
         """Forks a worker that gets `fds` = [channel, stdin, stdout, stderr]; returns its pid.
 
-        Raises Unavailable `ZYGOTE_DOWN`, Timeout `ZYGOTE_TIMEOUT` or Unavailable `FORK_FAILED`.
+        Waits up to `RESTART_WAIT_S` for a zygote that is being started again. Raises Unavailable `ZYGOTE_DOWN`,
+        `ZYGOTE_FAILED` or `FORK_FAILED`, Timeout `ZYGOTE_TIMEOUT`.
         """
         async with self._lock:
-            control = self._control
-            if control is None:
-                raise Unavailable(
-                    "ZYGOTE_DOWN",
-                    "the process that workers are forked from is being started again; nothing "
-                    "was run, run the cell again",
-                )
-            request_id, self._next_id = self._next_id, self._next_id + 1
-            data = msgpack.packb({"t": "FORK", "v": 1, "id": request_id, "title": title, "env": env})
-            socket.send_fds(control, [data], fds)
-            reply = await self._receive("FORKED", FORK_TIMEOUT_S, request_id)
-            return int(reply["pid"])
+            channel = await self._serving_channel()
+            try:
+                return await channel.fork({"title": title, "env": env}, fds, FORK_TIMEOUT_S)
+            except Timeout:
+                # One that hangs would fail every later fork too.
+                self._reaper.signal(self.pid, signal.SIGKILL)
+                raise
 
-    async def _receive(self, wanted: str, timeout_s: float, request_id: int | None = None) -> dict[str, Any]:
-        control = self._control
-        if control is None:
-            raise Unavailable("ZYGOTE_DOWN", "the process that workers are forked from ended")
-        loop = asyncio.get_running_loop()
+    async def _serving_channel(self) -> ZygoteChannel:
+        if self._channel is not None and self._channel.closed:
+            # It has just died; its successor sets the event again.
+            self._serving.clear()
         try:
-            async with asyncio.timeout(timeout_s):
-                while True:
-                    data = await loop.sock_recv(control, DATAGRAM_BYTES_MAX)
-                    if not data:
-                        raise Unavailable(
-                            "ZYGOTE_FAILED",
-                            f"the process that workers are forked from ended while starting; "
-                            f"its output is in {self.settings.log_path}",
-                        )
-                    message: dict[str, Any] = msgpack.unpackb(data)
-                    if message.get("t") == "ERR" and message.get("id") in (request_id, 0):
-                        raise Unavailable(
-                            "FORK_FAILED",
-                            f"no worker could be forked: {message.get('text')}",
-                            errno=message.get("errno"),
-                        )
-                    if message.get("t") == wanted and (request_id is None or message.get("id") == request_id):
-                        return message
+            await asyncio.wait_for(self._serving.wait(), RESTART_WAIT_S)
         except TimeoutError:
-            raise Timeout(
-                "ZYGOTE_TIMEOUT", f"the process that workers are forked from did not answer in {timeout_s:.0f} s"
-            ) from None
-        except OSError as error:
             raise Unavailable(
-                "ZYGOTE_DOWN", f"the process that workers are forked from cannot be reached: {error}"
-            ) from error
-
-    def _close_control(self) -> None:
-        if self._control is not None:
-            self._control.close()
-            self._control = None
+                "ZYGOTE_DOWN",
+                "the process that workers are forked from is being started again; nothing was run, run the cell again "
+                "in a few seconds",
+            ) from None
+        assert self._channel is not None
+        return self._channel
 
     async def stop(self) -> None:
         """Ends the zygote; workers forked from it go on."""
-        self._stopping = True
-        self._close_control()
-        if self._watch is not None:
-            self._watch.cancel()
-        if self.pid:
-            status = self._reaper.exit_status(self.pid)
-            try:
-                await asyncio.wait_for(asyncio.shield(status), 2.0)
-            except TimeoutError:
-                os.kill(self.pid, 9)
-                await status
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        await self._end()

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, replace
 
 from looseleaf.errors import Conflict, PreconditionFailed
 from looseleaf.ids import Epoch, ExecutionId, LeaseId, SessionId, WorkerId
 
 LEASES_MAX = 256
+# Sessions whose newest epoch is remembered after their leases are gone.
+EPOCHS_KEPT_MAX = 4096
 
 
 @dataclass(frozen=True)
 class HeldLease:
-    """A right of one execution to `gpus` of this host until `expires_s` on the monotonic clock."""
+    """A right of one execution to `gpus` of this host until `expires_s` on the monotonic clock.
+
+    `in_use`: its cell was started. `finished`: that cell's work on the GPUs is over.
+    """
 
     lease_id: LeaseId
     session_id: SessionId
@@ -38,7 +44,7 @@ class LeaseTable:
     def __init__(self, gpu_count: int) -> None:
         self.gpu_count = gpu_count
         self._leases: dict[LeaseId, HeldLease] = {}
-        self._epochs: dict[SessionId, Epoch] = {}
+        self._epochs: OrderedDict[SessionId, Epoch] = OrderedDict()
 
     def grant(self, lease: HeldLease) -> None:
         """Takes the lease in; the same lease again changes nothing.
@@ -59,16 +65,26 @@ class LeaseTable:
             raise Conflict("GPU_BUSY", f"GPU {min(busy)} of this host is leased to another cell")
         if len(self._leases) >= LEASES_MAX:
             raise Conflict("LEASES_FULL", f"this host already holds {LEASES_MAX} leases")
-        self._epochs[lease.session_id] = lease.epoch
         self._leases[lease.lease_id] = lease
+        self._epochs[lease.session_id] = lease.epoch
+        self._epochs.move_to_end(lease.session_id)
+        if len(self._epochs) > EPOCHS_KEPT_MAX:
+            self._epochs.popitem(last=False)
 
-    def use(self, lease_id: LeaseId, execution_id: ExecutionId, epoch: Epoch) -> HeldLease:
+    def use(self, lease_id: LeaseId, execution_id: ExecutionId, epoch: Epoch, now_s: float) -> HeldLease:
         """Marks the lease as used by its execution, which keeps it until `release`.
 
-        Raises PreconditionFailed `LEASE_UNKNOWN` if it expired, was revoked or is somebody else's.
+        Raises PreconditionFailed `LEASE_UNKNOWN` if it expired, was revoked or is somebody else's, and `LEASE_USED` if
+        its cell was started already: an execution starts at most once.
         """
         lease = self._leases.get(lease_id)
-        if lease is None or lease.execution_id != execution_id or lease.epoch != epoch:
+        if lease is not None and lease.in_use and lease.execution_id == execution_id:
+            raise PreconditionFailed(
+                "LEASE_USED",
+                "this cell was started here before; whether it ended is told by the session's newest version",
+                lease_id=lease_id,
+            )
+        if lease is None or lease.execution_id != execution_id or lease.epoch != epoch or lease.expires_s <= now_s:
             raise PreconditionFailed(
                 "LEASE_UNKNOWN",
                 "the GPU lease of this cell is not valid any more; nothing was run, run the cell again",

@@ -20,6 +20,7 @@ class Stage(IntEnum):
     RUNNING = 6
     SAVING = 7
     COMPLETED = 8
+    # It was told to end, or has ended.
     GONE = 9
 
 
@@ -48,9 +49,14 @@ class WorkerFacts:
     users: int = 0
 
     @property
+    def disposable(self) -> bool:
+        """No cell runs and no save is under way: if it is killed, at worst a preparation is lost."""
+        return self.stage not in BUSY
+
+    @property
     def evictable(self) -> bool:
-        """Nothing is lost if it goes: no cell runs, no save is under way, nobody is about to use it."""
-        return self.stage not in BUSY and self.stage is not Stage.GONE and self.users == 0
+        """Nothing is lost if it goes: it is disposable, and nobody is about to use it."""
+        return self.disposable and self.stage is not Stage.GONE and self.users == 0
 
 
 @dataclass(frozen=True)
@@ -76,21 +82,21 @@ class WorkerRoster:
         )
 
     def to_make_room(self) -> WorkerFacts | None:
-        """The worker to end before one more is forked, or None if there is room or nobody may go.
+        """The worker to end, or to wait for, before one more is forked; None if nobody may go.
 
-        Completed workers go before prepared ones, longest idle first (design §6).
+        Those that are ending come first, then completed ones, then prepared ones; longest idle first (design §6).
         """
-        if len(self.workers) < self.rules.workers_max:
-            return None
-        candidates = [w for w in self.workers.values() if w.evictable]
-        return min(candidates, key=lambda w: (w.stage is not Stage.COMPLETED, w.idle_since_s), default=None)
+        candidates = [w for w in self.workers.values() if w.evictable or w.stage is Stage.GONE]
+        return min(
+            candidates,
+            key=lambda w: (w.stage is not Stage.GONE, w.stage is not Stage.COMPLETED, w.idle_since_s),
+            default=None,
+        )
 
-    def on_gpus(self, gpus: Iterable[int], *, but_session: SessionId) -> list[WorkerFacts]:
-        """Idle workers of other sessions that hold memory of these GPUs; they make way for a lease."""
+    def on_gpus(self, gpus: Iterable[int], *, but: WorkerId | None) -> list[WorkerFacts]:
+        """Workers that hold memory of these GPUs, also those that are ending; they make way for a lease of `but`."""
         wanted = set(gpus)
-        return [
-            w for w in self.workers.values() if wanted & set(w.gpus) and w.session_id != but_session and w.evictable
-        ]
+        return [w for w in self.workers.values() if wanted & set(w.gpus) and w.worker_id != but]
 
     def of_session(self, session_id: SessionId) -> list[WorkerFacts]:
         """The session's workers, newest first."""

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from looseleaf.errors import Conflict, LooseLeafError, PreconditionFailed
 from looseleaf.ids import Epoch, ExecutionId, LeaseId, SessionId
+from looseleaf.services.worker_daemon.core import lease_table
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease, LeaseTable
 
 
@@ -57,13 +58,42 @@ def test_use_after_expiry_is_refused() -> None:
     table.grant(lease(1))
     assert [gone.lease_id for gone in table.expire(10.0)] == ["l-1"]
     with pytest.raises(PreconditionFailed, match="LEASE_UNKNOWN"):
-        table.use(LeaseId("l-1"), ExecutionId("x-1"), Epoch(1))
+        table.use(LeaseId("l-1"), ExecutionId("x-1"), Epoch(1), 0.0)
+
+
+def test_use_past_its_term_is_refused_even_before_the_next_look_at_terms() -> None:
+    table = LeaseTable(1)
+    table.grant(lease(1))
+    with pytest.raises(PreconditionFailed, match="LEASE_UNKNOWN"):
+        table.use(LeaseId("l-1"), ExecutionId("x-1"), Epoch(1), 10.0)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_use_twice_is_refused(finished: bool) -> None:
+    table = LeaseTable(1)
+    table.grant(lease(1))
+    table.use(LeaseId("l-1"), ExecutionId("x-1"), Epoch(1), 0.0)
+    if finished:
+        table.finish(LeaseId("l-1"))
+    with pytest.raises(PreconditionFailed, match="LEASE_USED"):
+        table.use(LeaseId("l-1"), ExecutionId("x-1"), Epoch(1), 1.0)
+
+
+def test_epochs_of_many_sessions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease_table, "EPOCHS_KEPT_MAX", 2)
+    table = LeaseTable(1)
+    for number, session in enumerate(["s-1", "s-2", "s-1", "s-3"]):
+        table.grant(lease(number, session=session, epoch=5))
+        table.release(LeaseId(f"l-{number}"))
+    with pytest.raises(PreconditionFailed, match="STALE_EPOCH"):
+        table.grant(lease(10, session="s-1", epoch=4))
+    table.grant(lease(11, session="s-2", epoch=4))
 
 
 def test_used_lease_never_expires_and_is_not_revoked() -> None:
     table = LeaseTable(1)
     table.grant(lease(1))
-    table.use(LeaseId("l-1"), ExecutionId("x-1"), Epoch(1))
+    table.use(LeaseId("l-1"), ExecutionId("x-1"), Epoch(1), 0.0)
     assert table.expire(1e9) == []
     assert table.revoke(LeaseId("l-1")) is True
     table.release(LeaseId("l-1"))
@@ -84,7 +114,7 @@ def test_use_by_another_execution_is_refused() -> None:
     table = LeaseTable(1)
     table.grant(lease(1))
     with pytest.raises(PreconditionFailed, match="LEASE_UNKNOWN"):
-        table.use(LeaseId("l-1"), ExecutionId("x-2"), Epoch(1))
+        table.use(LeaseId("l-1"), ExecutionId("x-2"), Epoch(1), 0.0)
 
 
 def test_renewed_lease_lives_another_term() -> None:
@@ -111,7 +141,7 @@ def test_no_gpu_is_ever_held_twice(steps: list[tuple[int, set[int], str]]) -> No
             elif step == "f":
                 table.finish(LeaseId(f"l-{number}"))
             elif step == "x":
-                table.use(LeaseId(f"l-{number}"), ExecutionId(f"x-{number}"), Epoch(1))
+                table.use(LeaseId(f"l-{number}"), ExecutionId(f"x-{number}"), Epoch(1), 0.0)
             else:
                 table.expire(float(now))
         except LooseLeafError:

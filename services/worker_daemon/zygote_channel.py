@@ -1,0 +1,119 @@
+"""The daemon's end of one zygote's control channel: datagrams in order, nothing blocks (docs/protocol.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from looseleaf.errors import InvalidArgument, LooseLeafError, Timeout, Unavailable
+from looseleaf.protocol import fields
+from looseleaf.protocol.control import ControlSocket
+from looseleaf.protocol.frames import close_fds
+
+log = structlog.get_logger()
+
+Message = dict[str, Any]
+
+# Of the zygote's `READY` and of an `ERR` that answers no request.
+NO_REQUEST = 0
+
+
+class ZygoteChannel:
+    """Requests to a zygote and their answers by id. Owns `sock`; ends by itself when the zygote closes its end."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._control = ControlSocket(sock)
+        self._loop = asyncio.get_running_loop()
+        # The future of id `NO_REQUEST` is that of `READY`.
+        self._answers: dict[int, asyncio.Future[Message]] = {NO_REQUEST: self._loop.create_future()}
+        self._next_id = 1
+        self._closed = False
+        self._loop.add_reader(sock, self._read)
+
+    @property
+    def closed(self) -> bool:
+        """No zygote answers here any more."""
+        return self._closed
+
+    async def ready(self, timeout_s: float) -> Message:
+        """The zygote's `READY`. Raises Unavailable `ZYGOTE_FAILED`, Timeout `ZYGOTE_TIMEOUT`."""
+        return await self._answer(NO_REQUEST, timeout_s)
+
+    async def fork(self, body: Message, fds: Sequence[int], timeout_s: float) -> int:
+        """The pid of a new worker with `fds`, which stay the caller's.
+
+        Raises Unavailable `FORK_FAILED` or `ZYGOTE_FAILED`, Timeout `ZYGOTE_TIMEOUT`.
+        """
+        request_id, self._next_id = self._next_id, self._next_id + 1
+        self._answers[request_id] = self._loop.create_future()
+        try:
+            self._control.send({"t": "FORK", "v": 1, "id": request_id, **body}, fds)
+        except (OSError, LooseLeafError) as error:
+            del self._answers[request_id]
+            raise Unavailable("ZYGOTE_FAILED", f"no worker could be asked for: {error}") from error
+        answer = await self._answer(request_id, timeout_s)
+        return fields.integer(answer, "pid", minimum=1)
+
+    async def _answer(self, request_id: int, timeout_s: float) -> Message:
+        try:
+            return await asyncio.wait_for(self._answers[request_id], timeout_s)
+        except TimeoutError:
+            text = f"the process that workers are forked from did not answer in {timeout_s:g} s"
+            raise Timeout("ZYGOTE_TIMEOUT", text) from None
+        finally:
+            self._answers.pop(request_id, None)
+
+    def _read(self) -> None:
+        while not self._closed:
+            try:
+                message, received = self._control.recv()
+            except BlockingIOError:
+                return
+            except InvalidArgument as error:
+                log.error("zygote_datagram_dropped", reason=error.reason)
+                continue
+            except (OSError, Unavailable):
+                self.close()
+                return
+            close_fds(received)
+            self._take(message)
+
+    def _take(self, message: Message) -> None:
+        request_id = message.get("id", NO_REQUEST)
+        answer = self._answers.get(request_id) if type(request_id) is int else None
+        if answer is None or answer.done():
+            log.info("zygote_answer_unexpected", kind=message["t"])
+        elif message["t"] == "ERR":
+            answer.set_exception(_refused(request_id, message))
+        elif message["t"] in ("READY", "FORKED"):
+            answer.set_result(message)
+
+    def close(self) -> None:
+        """Ends it, and with it the zygote; whoever waits gets `ZYGOTE_FAILED`. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._loop.remove_reader(self._sock)
+        self._sock.close()
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_exception(_ended())
+                answer.exception()  # read it: nobody may be waiting
+
+
+def _refused(request_id: int, message: Message) -> LooseLeafError:
+    if request_id == NO_REQUEST:
+        text = f"the process that workers are forked from cannot serve: {message.get('text')}"
+        return Unavailable("ZYGOTE_FAILED", text)
+    text = f"no worker could be forked: {message.get('text')}; nothing was run, run the cell again"
+    return Unavailable("FORK_FAILED", text, errno=message.get("errno"))
+
+
+def _ended() -> LooseLeafError:
+    return Unavailable("ZYGOTE_FAILED", "the process that workers are forked from ended")

@@ -1,0 +1,276 @@
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from typing import Any
+
+import pytest
+from daemon_fakes import SESSION, Script, ScriptedWorker, parts_of_a_daemon, prepare_well, until, within
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from looseleaf.errors import (
+    CapacityExceeded,
+    Conflict,
+    InvalidArgument,
+    LooseLeafError,
+    PreconditionFailed,
+    Unavailable,
+)
+from looseleaf.ids import Epoch, SessionId, Version
+from looseleaf.services.worker_daemon.core.worker_life import Stage
+from looseleaf.services.worker_daemon.pool import WorkerPool
+from looseleaf.v1 import recipe_pb2
+
+ONE = Epoch(1)
+OTHER = SessionId("s-2")
+RECIPE = recipe_pb2.ExecutionRecipe(version=1, names=["x"], imports=["json"], source_hash="h")
+
+
+async def hang(_worker: ScriptedWorker, _request: Any) -> Any:
+    await asyncio.Event().wait()
+
+
+async def refuse(_worker: ScriptedWorker, _request: Any) -> Any:
+    raise InvalidArgument("NO_GOOD", "refused")
+
+
+async def test_reserved_worker_is_reused_by_its_session_only(parts: Any) -> None:
+    pool = parts.pool()
+    async with pool.reserved(None, SESSION, ONE) as first:
+        assert first.facts.users == 1
+    async with pool.reserved(first.facts.worker_id, SESSION, ONE) as again:
+        assert again is first
+    async with pool.reserved(first.facts.worker_id, OTHER, ONE) as other:
+        assert other is not first
+    assert (first.facts.users, other.facts.users, len(parts.forker.workers)) == (0, 0, 2)
+
+
+async def test_reserved_in_a_newer_epoch_gets_a_new_worker_and_the_old_one_ends(parts: Any) -> None:
+    pool = parts.pool()
+    async with pool.reserved(None, SESSION, ONE) as old:
+        pass
+    async with pool.reserved(old.facts.worker_id, SESSION, Epoch(2)) as new:
+        assert new is not old
+        await within(old.lost)
+
+
+async def test_reserved_worker_of_a_failed_user_is_killed(parts: Any) -> None:
+    pool = parts.pool()
+    with pytest.raises(ZeroDivisionError):
+        async with pool.reserved(None, SESSION, ONE) as worker:
+            raise ZeroDivisionError
+    await within(worker.lost)
+    await until(lambda: not pool.facts())
+    assert worker.facts.users == 0 and parts.forker.workers[0].signals == [signal.SIGKILL]
+
+
+async def test_reserved_waits_for_the_preparation_under_way(parts: Any) -> None:
+    pool = parts.pool()
+    done, order = asyncio.Event(), []
+
+    async def prepare(worker: ScriptedWorker, request: Any) -> Any:
+        await done.wait()
+        order.append("prepared")
+        return await prepare_well(worker, request)
+
+    parts.script.prepare = prepare
+    preparing = asyncio.create_task(pool.prepare_ahead(None, SESSION, ONE, RECIPE))
+    await until(lambda: bool(pool.facts()))
+    worker_id = pool.facts()[0].worker_id
+
+    async def use() -> None:
+        async with pool.reserved(worker_id, SESSION, ONE):
+            order.append("used")
+
+    using = asyncio.create_task(use())
+    await until(lambda: pool.facts()[0].users == 2)
+    done.set()
+    await within(asyncio.gather(preparing, using))
+    assert order == ["prepared", "used"] and pool.facts()[0].users == 0
+
+
+async def test_prepare_ahead_leaves_an_idle_host_ready_worker(parts: Any) -> None:
+    pool = parts.pool()
+    prepared = await pool.prepare_ahead(None, SESSION, ONE, RECIPE)
+    facts = prepared.worker.facts
+    assert (facts.stage, facts.version, facts.prepared_source_hash) == (Stage.HOST_READY, 1, "h")
+    assert facts.evictable and prepared.mapped_bytes == 7 and set(prepared.stage_ms) == {
+        "import", "restore", "total", "fork",
+    }  # fmt: skip
+
+
+async def test_prepare_ahead_that_fails_leaves_no_worker(parts: Any) -> None:
+    pool = parts.pool()
+    parts.script.prepare = refuse
+    with pytest.raises(InvalidArgument, match="NO_GOOD"):
+        await pool.prepare_ahead(None, SESSION, ONE, RECIPE)
+    await until(lambda: not pool.facts())
+
+
+async def test_prepare_ahead_on_a_worker_in_use_is_refused(parts: Any) -> None:
+    pool = parts.pool()
+    async with pool.reserved(None, SESSION, ONE) as worker:
+        with pytest.raises(Conflict, match="WORKER_BUSY"):
+            await pool.prepare_ahead(worker.facts.worker_id, SESSION, ONE, RECIPE)
+
+
+async def test_prepare_ahead_in_an_old_epoch_is_refused(parts: Any) -> None:
+    pool = parts.pool()
+    async with pool.reserved(None, SESSION, Epoch(3)) as worker:
+        pass
+    with pytest.raises(PreconditionFailed, match="STALE_EPOCH"):
+        await pool.prepare_ahead(worker.facts.worker_id, SESSION, Epoch(2), RECIPE)
+
+
+async def test_prepare_with_an_older_recipe_does_not_take_the_version_back(parts: Any) -> None:
+    pool = parts.pool()
+    async with pool.reserved(None, SESSION, ONE) as worker:
+        await pool.prepare(worker, RECIPE, Version(6))
+        await pool.prepare(worker, RECIPE, Version(5))
+    assert worker.facts.version == 6
+
+
+async def test_evict_of_a_worker_in_use_is_refused_and_of_an_unknown_one_is_done(parts: Any) -> None:
+    pool = parts.pool()
+    async with pool.reserved(None, SESSION, ONE) as worker:
+        assert not await pool.evict(worker.facts.worker_id)
+    assert await pool.evict(worker.facts.worker_id)
+    assert await pool.evict(worker.facts.worker_id)
+    assert worker.lost.result() == "exited with code 0"
+
+
+async def test_worker_that_is_ending_is_not_handed_out(parts: Any) -> None:
+    pool = parts.pool()
+    async with pool.reserved(None, SESSION, ONE) as worker:
+        pass
+    evicting = asyncio.create_task(pool.evict(worker.facts.worker_id))
+    await asyncio.sleep(0)
+    async with pool.reserved(worker.facts.worker_id, SESSION, ONE) as other:
+        assert other is not worker
+    assert await within(evicting)
+
+
+async def test_make_way_waits_for_a_worker_that_is_ending(parts: Any) -> None:
+    pool = parts.pool()
+    async with pool.reserved(None, SESSION, ONE) as worker:
+        worker.facts.gpus = (0,)
+    evicting = asyncio.create_task(pool.evict(worker.facts.worker_id))
+    await asyncio.sleep(0)
+    await within(pool.make_way((0,), but=None))
+    assert worker.lost.done() and await evicting
+
+
+async def test_make_way_ends_a_preparation_on_the_gpu_but_no_cell(parts: Any) -> None:
+    pool = parts.pool()
+    async with pool.reserved(None, OTHER, ONE) as worker:
+        worker.facts.gpus, worker.facts.stage = (0,), Stage.COMPLETED
+    parts.script.prepare = hang
+    preparing = asyncio.create_task(pool.prepare_ahead(worker.facts.worker_id, OTHER, ONE, RECIPE))
+    await until(lambda: worker.facts.users == 1)
+    await within(pool.make_way((0,), but=None))
+    with pytest.raises(Unavailable, match="WORKER_LOST"):
+        await within(preparing)
+    async with pool.reserved(None, OTHER, ONE) as running:
+        running.facts.gpus, running.facts.stage = (0,), Stage.RUNNING
+        with pytest.raises(Unavailable, match="GPU_OCCUPIED"):
+            await pool.make_way((0,), but=None)
+        await pool.make_way((0,), but=running)
+
+
+async def test_full_host_ends_a_completed_worker_before_a_prepared_one(parts: Any) -> None:
+    pool = parts.pool(workers_max=2)
+    prepared = (await pool.prepare_ahead(None, SESSION, ONE, RECIPE)).worker
+    async with pool.reserved(None, SESSION, ONE) as completed:
+        completed.facts.stage = Stage.COMPLETED
+    async with pool.reserved(None, OTHER, ONE):
+        assert completed.lost.done() and not prepared.lost.done()
+
+
+async def test_full_host_refuses_when_all_workers_are_in_use(parts: Any) -> None:
+    pool = parts.pool(workers_max=1)
+    async with pool.reserved(None, SESSION, ONE):
+        with pytest.raises(CapacityExceeded, match="WORKERS_FULL"):
+            async with pool.reserved(None, OTHER, ONE):
+                pass
+
+
+async def test_forks_at_once_do_not_exceed_the_limit(parts: Any) -> None:
+    pool = parts.pool(workers_max=3)
+
+    async def use(number: int) -> bool:
+        try:
+            async with pool.reserved(None, SessionId(f"s-{number}"), ONE):
+                await asyncio.sleep(0)
+                assert len(pool.facts()) <= 3
+        except CapacityExceeded:
+            return False
+        return True
+
+    done = await within(asyncio.gather(*(use(number) for number in range(8))))
+    assert sum(done) >= 3
+
+
+async def test_completed_worker_goes_at_once_when_none_is_kept(parts: Any) -> None:
+    pool = parts.pool(keep_s=0)
+    async with pool.reserved(None, SESSION, ONE) as worker:
+        worker.facts.stage = Stage.COMPLETED
+    await within(worker.lost)
+
+
+async def test_failed_fork_gives_its_place_back(parts: Any) -> None:
+    pool = parts.pool(workers_max=1)
+    parts.forker.errors = [Unavailable("FORK_FAILED", "no memory")]
+    with pytest.raises(Unavailable, match="FORK_FAILED"):
+        async with pool.reserved(None, SESSION, ONE):
+            pass
+    async with pool.reserved(None, SESSION, ONE):
+        assert len(pool.facts()) == 1
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1))
+def test_pool_in_random_worlds_keeps_its_counts(seed: int) -> None:
+    """Whatever fails, dies or is evicted: no user is left behind, and the limit holds."""
+    asyncio.run(_random_world(random.Random(seed)))
+
+
+async def _random_world(chance: random.Random) -> None:
+    async def prepare(worker: ScriptedWorker, request: Any) -> Any:
+        for _ in range(chance.randrange(4)):
+            await asyncio.sleep(0)
+        what = chance.randrange(6)
+        if what == 0:
+            worker.die(-9)
+        elif what == 1:
+            raise InvalidArgument("NO_GOOD", "refused")
+        return await prepare_well(worker, request)
+
+    async with parts_of_a_daemon(Script(prepare=prepare)) as parts:
+        pool = parts.pool(workers_max=3)
+        await asyncio.wait_for(asyncio.gather(*(_visitor(pool, chance) for _ in range(6))), 60)
+        await pool.stop()
+        await until(lambda: not pool.facts())
+
+
+async def _visitor(pool: WorkerPool, chance: random.Random) -> None:
+    for _ in range(5):
+        session = SessionId(f"s-{chance.randrange(3)}")
+        known = chance.choice([None, *(facts.worker_id for facts in pool.facts())])
+        try:
+            match chance.randrange(4):
+                case 0:
+                    await pool.prepare_ahead(known, session, ONE, RECIPE)
+                case 1 if known is not None:
+                    await pool.evict(known)
+                case 2:
+                    await pool.make_way((0,), but=None)
+                case _:
+                    async with pool.reserved(known, session, ONE) as worker:
+                        await pool.prepare(worker, RECIPE, Version(1))
+                        worker.facts.gpus, worker.facts.stage = (0,), Stage.COMPLETED
+        except LooseLeafError:
+            pass
+        assert len(pool.facts()) <= 3
+        assert all(facts.users >= 0 for facts in pool.facts())
