@@ -18,6 +18,8 @@ from looseleaf.kernel.install import kernel_spec
 from looseleaf.local.cluster import LocalCluster
 
 CELL_TIMEOUT_S = 90.0
+# One compute thread in kernels, and so in their workers: on a busy machine more of them only wait for each other.
+THREADS_ENV = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
 
 @dataclass
@@ -53,7 +55,7 @@ class Notebook:
     """A kernel process with its client: runs cells one after another, as a front end does."""
 
     def __init__(self, endpoint: Path | str, folder: Path, env: dict[str, str] | None = None) -> None:
-        spec = kernel_spec(endpoint=str(endpoint), env=env)
+        spec = kernel_spec(endpoint=str(endpoint), env={**THREADS_ENV, **(env or {})})
         self.manager = KernelManager(kernel_name="looseleaf", kernel_spec_manager=_Spec(spec))
         self.manager.start_kernel(cwd=str(folder))
         self.client = self.manager.client()

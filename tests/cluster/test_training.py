@@ -98,7 +98,7 @@ def _in_one_process(cells: list[str]) -> dict[str, Any]:
         text=True,
         check=True,
         timeout=200,
-        env={**os.environ, "PYTHONHASHSEED": "0"},
+        env={**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"},
     )
     found: dict[str, Any] = json.loads(result.stdout.splitlines()[-1])
     return found

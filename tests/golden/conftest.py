@@ -20,7 +20,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 EXAMPLES = Path(__file__).parents[2] / "examples"
 CELL_TIMEOUT_S = 120
 # The same as our kernel has: hashes of strings, and so the order of sets, must not differ.
-REFERENCE_ENV = {"PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": ""}
+# One compute thread on both sides: on a busy machine threads that wait for each other take ten times as long.
+THREADS_ENV = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+REFERENCE_ENV = {"PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": "", **THREADS_ENV}
 INSTALL_DEVICE = "__import__('looseleaf.devices').devices.install('reference', 'emulated', 1)"
 
 
@@ -33,6 +35,15 @@ def read(source: Path | Any) -> Any:
 def client_loop() -> None:
     """jupyter_client keeps one event loop for all its blocking calls; it is no test's leak."""
     ensure_event_loop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> Iterator[None]:
+    """For our kernels, which inherit this process's environment; their workers follow them."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in THREADS_ENV.items():
+            patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture
