@@ -1,7 +1,8 @@
 """Runs the policy in the event loop: events in, actions carried out, records durable first.
 
-One task handles events in batches. The records of a whole batch are written in one go; then its other actions follow in
-order. Orders to daemons are tasks of their own whose answers come back as events.
+One task handles events in batches, each at the time at which it arrived. The records of a whole batch are written in
+one go; then its other actions follow in order. Orders to daemons are tasks of their own whose answers come back as
+events.
 """
 
 from __future__ import annotations
@@ -50,8 +51,11 @@ EVENTS_MAX: Final = 20_000
 EVENT_BATCH_MAX: Final = 256
 JOURNAL_ATTEMPTS_MAX: Final = 5
 JOURNAL_RETRY_S: Final = 0.2
+# A tick that comes this late says that the whole process stood still and heard nobody.
+STALL_S: Final = 1.0
 
 RunBlocking = Callable[..., Awaitable[Any]]
+StartTask = Callable[[Coroutine[Any, Any, None], str], object]
 Answer = AnswerHeartbeat | AnswerReport | AnswerPreparation
 Question = HeartbeatReceived | ExecutionReported | PreparationRequested
 
@@ -89,24 +93,29 @@ class RunNews:
 
 
 class Driver:
-    """Owns the policy. All methods belong to the event loop's thread."""
+    """Owns the policy. All methods belong to the event loop's thread.
+
+    `start_task` must end the service if the task fails: an order that is never answered would hold its GPU for ever.
+    """
 
     def __init__(
         self, scheduler: Scheduler, store: JournalStore, orders: DaemonOrders, clock: Clock, run_blocking: RunBlocking,
-        metrics: SchedulerMetrics,
+        start_task: StartTask, metrics: SchedulerMetrics,
     ) -> None:
         self.scheduler = scheduler
         self._store = store
         self._orders = orders
         self._clock = clock
         self._run_blocking = run_blocking
+        self._start_task = start_task
         self._metrics = metrics
-        self._events: asyncio.Queue[Event] = asyncio.Queue()
+        self._events: asyncio.Queue[tuple[Event, float]] = asyncio.Queue()
         self._answers: dict[str, asyncio.Future[Answer]] = {}
         self._runs: dict[str, RunNews] = {}
         self._recipes: dict[str, recipe_pb2.ExecutionRecipe] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._requests = 0
+        self._tick_waits = False
+        self._overslept_s = 0.0
         self._unflushed = False
         self._stopping = False
 
@@ -129,7 +138,7 @@ class Driver:
         self._answers[event.request_id] = future
         if recipe is not None:
             self._recipes[event.request_id] = recipe
-        self._events.put_nowait(event)
+        self._put(event)
         try:
             return await future
         finally:
@@ -139,7 +148,7 @@ class Driver:
         """News of a run up to its lease; leaving before the lease is offered cancels the caller's interest."""
         self._admit()
         news = self._runs[event.request_id] = RunNews()
-        self._events.put_nowait(event)
+        self._put(event)
         delivered = False
         try:
             while not delivered:
@@ -154,7 +163,7 @@ class Driver:
         finally:
             self._runs.pop(event.request_id, None)
             if not delivered:
-                self._events.put_nowait(RunCancelled(event.request_id, event.execution_id))
+                self._put(RunCancelled(event.request_id, event.execution_id))
 
     def stop_callers(self) -> None:
         """Ends every wait: the service stops, and callers ask its successor."""
@@ -167,7 +176,7 @@ class Driver:
 
     async def run(self, restored: JournalRestored) -> None:
         """Handles events for ever; raises if the journal cannot be written, since nothing may be done without it."""
-        await self._handle([restored])
+        await self._handle([(restored, self.now_s())])
         while True:
             events = [await self._events.get()]
             while len(events) < EVENT_BATCH_MAX and not self._events.empty():
@@ -177,9 +186,14 @@ class Driver:
     async def tick_forever(self, period_s: float) -> None:
         """Tells the policy that time passes, and makes what was written safe against a loss of power."""
         while True:
+            began_s = self.now_s()
             await asyncio.sleep(period_s)
-            if self._events.qsize() < EVENT_BATCH_MAX:
-                self._events.put_nowait(Tick())
+            late_s = self.now_s() - began_s - period_s
+            self._overslept_s += late_s if late_s >= STALL_S else 0.0
+            if not self._tick_waits:
+                self._tick_waits = True
+                self._put(Tick(self._overslept_s))
+                self._overslept_s = 0.0
             if self._unflushed:
                 await self._flush()
 
@@ -192,12 +206,9 @@ class Driver:
             self._unflushed = True
             log.warning("journal_flush_failed", reason=error.reason, message=error.message)
 
-    async def aclose(self) -> None:
-        """Ends the orders that run."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._orders.aclose()
+    def _put(self, event: Event) -> None:
+        # Handled late, a silence of ours would look like one of theirs.
+        self._events.put_nowait((event, self.now_s()))
 
     def _admit(self) -> None:
         if self._stopping:
@@ -206,18 +217,19 @@ class Driver:
             raise CapacityExceeded(
                 "SCHEDULER_BUSY", "The scheduler has too much waiting; nothing was done, ask again.", retry_after_s=1.0)
 
-    async def _handle(self, events: Sequence[Event]) -> None:
+    async def _handle(self, events: Sequence[tuple[Event, float]]) -> None:
         actions: list[Action] = []
-        now_s = self.now_s()
-        for event in events:
-            actions += self.scheduler.handle(event, now_s)
+        for event, arrived_s in events:
+            if isinstance(event, Tick):
+                self._tick_waits = False
+            actions += self.scheduler.handle(event, arrived_s)
         writes = [action for action in actions if isinstance(action, JOURNAL_ACTIONS)]
         if writes:
             await self._write(writes)
         for action in actions:
             if not isinstance(action, JOURNAL_ACTIONS):
                 self._carry_out(action)
-        self._metrics.observe(self.scheduler, actions, now_s)
+        self._metrics.observe(self.scheduler, actions, self.now_s())
 
     async def _write(self, writes: Sequence[Action]) -> None:
         for attempt in range(1, JOURNAL_ATTEMPTS_MAX + 1):
@@ -284,12 +296,10 @@ class Driver:
             future.set_exception(error)
 
     def _order(self, order: Coroutine[Any, Any, Event]) -> None:
-        task = asyncio.get_running_loop().create_task(self._follow(order))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._start_task(self._follow(order), "order")
 
     async def _follow(self, order: Coroutine[Any, Any, Event]) -> None:
-        self._events.put_nowait(await order)
+        self._put(await order)
 
 
 def _stopping() -> LooseLeafError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 
 from looseleaf.clock import SystemClock
@@ -62,9 +61,9 @@ async def build(service: Service[SchedulerConfig]) -> Sequence[Registration]:
     orders = DaemonOrders(open_to, config.grant_timeout_s, config.prepare_timeout_s)
     driver = Driver(
         Scheduler(limits_of(config), new_lease_id), store, orders, SystemClock(), service.run_blocking,
-        SchedulerMetrics(service.registry),
+        service.start_task, SchedulerMetrics(service.registry),
     )
-    service.on_stop(driver.aclose)
+    service.on_stop(orders.aclose)
     service.on_stopping(driver.stop_callers)
     service.start_task(driver.run(restored), name="events")
     service.start_task(driver.tick_forever(config.tick_s), name="ticks")
@@ -73,4 +72,4 @@ async def build(service: Service[SchedulerConfig]) -> Sequence[Registration]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the scheduler until it is told to stop; returns the exit code."""
-    return service_main("scheduler", SchedulerConfig, build, argv if argv is not None else sys.argv[1:])
+    return service_main("scheduler", SchedulerConfig, build, argv)

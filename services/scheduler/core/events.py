@@ -144,7 +144,9 @@ class PreparationFailed:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time passed."""
+    """Time passed; `overslept_s` of it the scheduler's process stood still and could hear nobody."""
+
+    overslept_s: float = 0.0
 
 
 Event = (

@@ -136,6 +136,17 @@ def _believe_workers(state: State, report: HostReport) -> None:
             state.write(state.journal.advance(told.execution_id, reached))
 
 
+def forgive_silence(state: State, overslept_s: float, now_s: float) -> None:
+    """Time in which the scheduler could hear nobody is held against nobody: not a host, not a caller with a lease."""
+    for host in state.hosts:
+        host.last_seen_s = min(now_s, host.last_seen_s + overslept_s)
+    for entry in state.leases:
+        entry.delivered_at_s = min(now_s, entry.delivered_at_s + overslept_s)
+    if state.restored_at_s is not None:
+        state.restored_at_s = min(now_s, state.restored_at_s + overslept_s)
+    state.dirty = True
+
+
 def check_hosts(state: State, now_s: float) -> None:
     """Ends the leases of hosts that fell silent, forgets those that are long dead."""
     for host in state.hosts:

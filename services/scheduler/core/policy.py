@@ -104,7 +104,7 @@ def _dispatch(state: State, event: Event, now_s: float) -> None:
         case PreparationFailed():
             preparing.preparation_failed(state, event, now_s)
         case Tick():
-            _tick(state, now_s)
+            _tick(state, event, now_s)
 
 
 def _restore(state: State, event: JournalRestored, now_s: float) -> None:
@@ -143,7 +143,9 @@ def _check_ready(state: State, now_s: float) -> None:
         state.act(MarkReady())
 
 
-def _tick(state: State, now_s: float) -> None:
+def _tick(state: State, event: Tick, now_s: float) -> None:
+    if event.overslept_s:
+        heartbeats.forgive_silence(state, event.overslept_s, now_s)
     if len(state.queue) and now_s - state.looked_at_s >= state.limits.look_again_s:
         state.dirty = True
     heartbeats.check_hosts(state, now_s)

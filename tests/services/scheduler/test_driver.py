@@ -20,6 +20,7 @@ from looseleaf.services.scheduler.core.events import (
     JournalRestored,
     LeaseGranted,
     RunRequested,
+    Tick,
 )
 from looseleaf.services.scheduler.core.facts import ExecutionState, HostReport, RecipeFacts
 from looseleaf.services.scheduler.core.limits import Limits
@@ -37,15 +38,15 @@ class Orders:
     def __init__(self, store: JournalStore) -> None:
         self._store = store
         self.seen: list[list[ExecutionState]] = []
+        self.broken = False
 
     async def grant(self, action: GrantLease) -> Event:
+        if self.broken:
+            raise RuntimeError("a fault of ours")
         self.seen.append([record.state for record in self._store.load().executions])
         return LeaseGranted(action.lease.lease_id)
 
     def drop(self, address: str) -> None:
-        """Nothing to close."""
-
-    async def aclose(self) -> None:
         """Nothing to close."""
 
 
@@ -55,19 +56,35 @@ class Rig:
         self.registry = CollectorRegistry()
         self.orders = Orders(self.store)
         self.failures: list[Exception] = []
+        self.clock = ManualClock()
+        self.disk_works = asyncio.Event()
+        self.disk_works.set()
+        self.tasks: list[asyncio.Task[None]] = []
 
         async def run_blocking(function: Any, *args: Any) -> Any:
+            await self.disk_works.wait()
             if self.failures and function == self.store.write:
                 raise self.failures.pop()
             return function(*args)
 
         self.driver = Driver(
             Scheduler(Limits(), lambda: LeaseId("l1")), self.store, self.orders,  # type: ignore[arg-type]
-            ManualClock(), run_blocking, SchedulerMetrics(self.registry))
+            self.clock, run_blocking, self.start_task, SchedulerMetrics(self.registry))
 
-    def heartbeat(self) -> Any:
-        report = HostReport(HostId("h0"), "unix:/h0", "i1", 1, "emulated")
+    def start_task(self, coroutine: Any, name: str) -> None:
+        self.tasks.append(asyncio.get_running_loop().create_task(coroutine, name=name))
+
+    async def stop(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    def heartbeat(self, host: str = "h0") -> Any:
+        report = HostReport(HostId(host), f"unix:/{host}", "i1", 1, "emulated")
         return self.driver.ask(HeartbeatReceived(self.driver.new_request_id(), report))
+
+    def liveness(self) -> dict[str, str]:
+        return {host.host_id: host.liveness for host in self.driver.scheduler.pool(self.clock.now_s).hosts}
 
     def run(self) -> RunRequested:
         return RunRequested(
@@ -77,11 +94,9 @@ class Rig:
 @pytest.fixture
 async def rig() -> Any:
     made = Rig()
-    loop_task = asyncio.get_running_loop().create_task(made.driver.run(JournalRestored()))
+    made.start_task(made.driver.run(JournalRestored()), "events")
     yield made
-    loop_task.cancel()
-    await asyncio.gather(loop_task, return_exceptions=True)
-    await made.driver.aclose()
+    await made.stop()
 
 
 async def test_record_is_written_before_the_order_goes_out(rig: Any) -> None:
@@ -132,3 +147,46 @@ async def test_flood_of_events_is_turned_away(rig: Any, monkeypatch: pytest.Monk
     with pytest.raises(CapacityExceeded) as raised:
         await rig.heartbeat()
     assert raised.value.reason == "SCHEDULER_BUSY"
+
+
+async def test_order_that_fails_by_a_fault_of_ours_fails_its_task(rig: Any) -> None:
+    await rig.heartbeat()
+    rig.orders.broken = True
+    waiting = asyncio.get_running_loop().create_task(anext(rig.driver.run_news(rig.run())))
+    async with asyncio.timeout(LIMIT_S):
+        while len(rig.tasks) < 2:  # noqa: ASYNC110 the task appears when the event is handled
+            await asyncio.sleep(0)
+        with pytest.raises(RuntimeError):
+            await rig.tasks[1]
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_events_that_waited_for_the_disk_count_from_their_arrival(rig: Any) -> None:
+    rig.disk_works.clear()
+    answers = [asyncio.ensure_future(rig.heartbeat(host)) for host in ("h0", "h1")]
+    for _ in range(3):
+        await asyncio.sleep(0)
+    rig.clock.advance(5.0)
+    rig.disk_works.set()
+    await asyncio.wait_for(asyncio.gather(*answers), LIMIT_S)
+    assert rig.liveness() == {"h0": "suspect", "h1": "suspect"}
+
+
+async def test_process_that_stood_still_holds_the_silence_against_nobody(
+    rig: Any, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticked, handle = asyncio.Event(), rig.driver.scheduler.handle
+
+    def watched(event: Event, now_s: float) -> list[Action]:
+        if isinstance(event, Tick) and event.overslept_s:
+            ticked.set()
+        return handle(event, now_s)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(rig.driver.scheduler, "handle", watched)
+    await rig.heartbeat()
+    rig.start_task(rig.driver.tick_forever(0.001), "ticks")
+    await asyncio.sleep(0)
+    rig.clock.advance(30.0)
+    await asyncio.wait_for(ticked.wait(), LIMIT_S)
+    assert rig.liveness() == {"h0": "alive"}

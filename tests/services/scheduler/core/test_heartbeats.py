@@ -210,3 +210,18 @@ def test_liveness_words_follow_the_heartbeat_age(rig: Any) -> None:
     rig.pass_time(0)
     seen.append(rig.scheduler.pool(rig.now_s).hosts[0].liveness)
     assert seen == ["alive", "suspect", "suspect", "dead"]
+
+
+def test_silence_while_the_scheduler_stood_still_ends_nothing(rig: Any) -> None:
+    lease = rig.lease("x1")
+    rig.now_s += 40
+    rig.send(ev.Tick(overslept_s=40.0))
+    assert rig.all(act.MarkHostDead) == []
+    assert rig.all(act.RevokeLease) == []
+    assert rig.state_of("x1") is ExecutionState.DISPATCHED
+    assert rig.scheduler.pool(rig.now_s).hosts[0].liveness == "alive"
+    rig.heartbeat(leases=(lease,))
+    assert rig.one(act.AnswerHeartbeat).renewed == (lease.lease_id,)
+    rig.pass_time(9.9)
+    rig.pass_time(0.2)
+    assert rig.one(act.MarkHostDead).host_id == "h0"
