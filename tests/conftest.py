@@ -75,8 +75,8 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @functools.cache
 def _keep_grpc_poller() -> None:
-    """gRPC's aio side ends its poller with its last object and begins another with the next: one that stays is no leak."""
-    from grpc.experimental import aio
+    """gRPC ends its aio poller with its last object and begins another with the next; one that stays is no leak."""
+    from grpc.experimental import aio  # type: ignore[attr-defined]
 
     aio.init_grpc_aio()
 

@@ -39,6 +39,7 @@ async def test_failing_stop_callbacks_keep_no_other_from_running(tmp_path: Path)
     assert ended == ["streams", "database"]
 
 
+@pytest.mark.leaks_ok("gRPC keeps the listener of a server that was never started until the process ends")
 async def test_taken_metrics_port_is_named_and_what_was_built_is_closed(tmp_path: Path) -> None:
     ended: list[str] = []
 
