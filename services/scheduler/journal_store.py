@@ -178,14 +178,15 @@ def decode_session(data: bytes) -> SessionRecord:
 
 def encode_totals(totals: Totals) -> bytes:
     """The sums as msgpack."""
-    return _pack([totals.held_gpu_s, totals.executions])
+    return _pack([totals.held_gpu_s])
 
 
 def decode_totals(data: bytes) -> Totals:
     """The inverse; raises Corrupt JOURNAL_RECORD_BAD."""
     try:
-        held_gpu_s, executions = _unpack(data)
-        return Totals(float(held_gpu_s), int(executions))
+        # A second field counted executions once.
+        held_gpu_s, *_ = _unpack(data)
+        return Totals(float(held_gpu_s))
     except (ValueError, TypeError) as error:
         raise _bad("the sums") from error
 

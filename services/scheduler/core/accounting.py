@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from looseleaf.services.scheduler.core.facts import Figures, Totals
+from looseleaf.services.scheduler.core.facts import ExecutionRecord, Totals
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus, LeaseTable
 
 
@@ -14,24 +14,16 @@ class Accounts:
     def __init__(self, totals: Totals) -> None:
         self.totals = totals
 
-    def close(self, entry: LeaseEntry, now_s: float, figures: Figures | None) -> float:
-        """The lease ended: GPU-seconds that it held.
-
-        Of an adopted lease the grant was not seen: the daemon's own figure stands if it is there, else the time
-        since adoption.
-        """
+    def close(self, entry: LeaseEntry, now_s: float) -> float:
+        """The lease ended: GPU-seconds that it held; of an adopted one, since its adoption."""
         if entry.status is LeaseStatus.EVICTING:
             return 0.0
-        seconds = max(0.0, now_s - entry.granted_at_s)
-        if entry.adopted and figures is not None:
-            seconds = max(seconds, figures.gpu_held_s)
-        gpu_seconds = seconds * len(entry.lease.gpu_indices)
-        self.totals = replace(self.totals, held_gpu_s=self.totals.held_gpu_s + gpu_seconds)
-        return gpu_seconds
+        return self.add(max(0.0, now_s - entry.granted_at_s) * len(entry.lease.gpu_indices))
 
-    def opened(self) -> None:
-        """One more execution was asked for."""
-        self.totals = replace(self.totals, executions=self.totals.executions + 1)
+    def add(self, gpu_s: float) -> float:
+        """Counts GPU-seconds; returns them."""
+        self.totals = replace(self.totals, held_gpu_s=self.totals.held_gpu_s + gpu_s)
+        return gpu_s
 
     def held_gpu_s(self, leases: LeaseTable, now_s: float) -> float:
         """The sum with the leases that still run."""
@@ -40,3 +32,13 @@ class Accounts:
             for entry in leases if entry.status is not LeaseStatus.EVICTING
         )
         return self.totals.held_gpu_s + sum(running)
+
+
+def unseen_gpu_s(record: ExecutionRecord) -> float:
+    """GPU-seconds that the daemon measured beyond those counted for the execution, 0 if there are none.
+
+    The scheduler's own count, from grant to release, is the longer one unless it was away or had given the lease up.
+    """
+    if record.figures is None or record.lease is None:
+        return 0.0
+    return max(0.0, record.figures.gpu_held_s * len(record.lease.gpu_indices) - record.held_gpu_s)

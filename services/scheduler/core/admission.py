@@ -95,8 +95,6 @@ def _admit(state: State, event: RunRequested, record: ExecutionRecord | None, no
         return
     if record is None or record.state.ended:
         state.write(state.journal.open(event.execution_id, event.session_id, event.epoch))
-        state.accounts.opened()
-        state.write_totals()
     run = state.runs[event.execution_id] = _run(state, event, now_s)
     state.queue.put(run)
     state.dirty = True

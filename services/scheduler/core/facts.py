@@ -33,6 +33,11 @@ class ExecutionState(IntEnum):
     INDETERMINATE = 7
 
     @property
+    def began(self) -> bool:
+        """True if the cell is known to have started, whether or not it goes on."""
+        return self in (ExecutionState.STARTED, ExecutionState.FINISHED, ExecutionState.SAVED)
+
+    @property
     def ended(self) -> bool:
         """True if nothing more can happen under this execution id."""
         return self >= ExecutionState.SAVED
@@ -75,7 +80,6 @@ class RecipeFacts:
     names: frozenset[str] = frozenset()
     imports: frozenset[str] = frozenset()
     gpu_count: int = 1
-    closure_bytes: int = 0
     device_bytes: int = 0
     exact: bool = True
 
@@ -196,4 +200,3 @@ class Totals:
     """Sums since the scheduler's first start."""
 
     held_gpu_s: float = 0.0
-    executions: int = 0

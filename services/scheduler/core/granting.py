@@ -9,7 +9,7 @@ from looseleaf.ids import HostId, WorkerId
 from looseleaf.services.scheduler.core.actions import EvictWorker, GrantLease, NotifyLease
 from looseleaf.services.scheduler.core.admission import give_up, never_fits
 from looseleaf.services.scheduler.core.events import EvictionEnded, GrantFailed, LeaseGranted
-from looseleaf.services.scheduler.core.facts import Lease
+from looseleaf.services.scheduler.core.facts import Lease, StartPath
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
 from looseleaf.services.scheduler.core.placement import HostRoom, Placement, host_room, place
 from looseleaf.services.scheduler.core.queue import Run
@@ -132,7 +132,7 @@ def eviction_ended(state: State, event: EvictionEnded, now_s: float) -> None:
         chosen = state.hosts.worker(entry.lease.host_id, entry.lease.worker_id)
         if entry.lease.worker_id and chosen is None:
             # The chosen worker went meanwhile: the daemon forks a new one.
-            entry.lease = replace(entry.lease, worker_id=WorkerId(""))
+            entry.lease = replace(entry.lease, worker_id=WorkerId(""), path=StartPath.COLD)
         _dispatch(state, entry, now_s)
 
 

@@ -184,7 +184,9 @@ def merge_report(
         seen.add(told.worker_id)
         worker = host.workers.get(told.worker_id)
         if worker is None:
-            worker = host.workers[told.worker_id] = Worker(told.worker_id, told.session_id, WorkerStage.UNSPECIFIED)
+            # What it was prepared for may be under way: to be expired it must be seen for that long.
+            worker = host.workers[told.worker_id] = Worker(
+                told.worker_id, told.session_id, WorkerStage.UNSPECIFIED, prepared_at_s=now_s)
         worker.missing = 0
         if not worker.settled:
             worker.settled = True

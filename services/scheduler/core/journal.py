@@ -71,8 +71,7 @@ class ExecutionJournal:
         self._live[execution_id] = replace(record, lease=None)
 
     def advance(
-        self, execution_id: ExecutionId, state: ExecutionState, reason: str = "", *,
-        inferred: bool = False, figures: Figures | None = None,
+        self, execution_id: ExecutionId, state: ExecutionState, reason: str = "", *, inferred: bool = False,
     ) -> ExecutionRecord | None:
         """Moves forward; None if nothing changes: an execution neither goes back nor ends twice.
 
@@ -87,9 +86,7 @@ class ExecutionJournal:
                 return None
         elif state <= record.state:
             return None
-        return self._put(replace(
-            record, state=state, reason=reason, inferred=inferred, figures=figures or record.figures,
-        ))
+        return self._put(replace(record, state=state, reason=reason, inferred=inferred))
 
     def add_held(self, execution_id: ExecutionId, gpu_seconds: float) -> ExecutionRecord | None:
         """Adds to the time that the execution's leases held GPUs."""

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from looseleaf.errors import InvalidArgument, NotFound, PreconditionFailed
+from looseleaf.ids import ExecutionId
+from looseleaf.services.scheduler.core.accounting import unseen_gpu_s
 from looseleaf.services.scheduler.core.actions import AnswerReport
 from looseleaf.services.scheduler.core.events import ExecutionReported
-from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState, WorkerReport, WorkerStage
+from looseleaf.services.scheduler.core.facts import (
+    ExecutionRecord,
+    ExecutionState,
+    Figures,
+    WorkerReport,
+    WorkerStage,
+)
 from looseleaf.services.scheduler.core.hosts import Worker
 from looseleaf.services.scheduler.core.leases import LeaseEntry
 from looseleaf.services.scheduler.core.revoking import end_lease, finish
@@ -27,27 +35,38 @@ def execution_reported(state: State, event: ExecutionReported, now_s: float) -> 
     """
     record = state.journal.get(event.execution_id)
     entry = state.leases.get(event.lease_id)
-    if event.state not in _STAGES:
+    if event.state not in _STAGES or (event.release and not event.state.ended):
         state.refuse(event.request_id, InvalidArgument(
-            "STATE_NOT_REPORTABLE", f"A daemon reports STARTED or later, not {event.state.name}.",
-            state=event.state.name,
+            "STATE_NOT_REPORTABLE", f"A daemon reports STARTED or later, and releases a lease with an end, not with"
+            f" {event.state.name}.", state=event.state.name, release=event.release,
         ))
         return
     mine = record is not None and event.lease_id == (record.lease.lease_id if record.lease is not None else "")
     if record is None or not mine:
         if entry is not None and event.release and entry.lease.execution_id == event.execution_id:
-            end_lease(state, entry, now_s, event.figures)
+            end_lease(state, entry, now_s)
         _refuse(state, event, record)
         return
     if event.state.ended or entry is not None:
         _advance(state, event, record)
-    if event.figures is not None:
-        state.write(state.journal.add_figures(event.execution_id, event.figures))
     if entry is not None:
-        _touch_worker(state, event, entry)
+        # A lease that is given back unused did nothing to the worker that it names.
+        if event.worker is not None or event.state is not ExecutionState.FAILED or record.state.began:
+            _touch_worker(state, event, entry)
         if event.release:
-            end_lease(state, entry, now_s, event.figures)
+            end_lease(state, entry, now_s)
+    if event.figures is not None:
+        _take_figures(state, event.execution_id, event.figures)
     state.act(AnswerReport(event.request_id))
+
+
+def _take_figures(state: State, execution_id: ExecutionId, figures: Figures) -> None:
+    record = state.journal.add_figures(execution_id, figures)
+    unseen = unseen_gpu_s(record) if record is not None and state.released(execution_id) else 0.0
+    if unseen:
+        record = state.journal.add_held(execution_id, state.accounts.add(unseen))
+        state.write_totals()
+    state.write(record)
 
 
 def _advance(state: State, event: ExecutionReported, record: ExecutionRecord) -> None:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from looseleaf.services.scheduler.core.actions import MarkHostDead, RevokeLease
 from looseleaf.services.scheduler.core.events import LeaseRevoked, RevokeUnanswered
-from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState, Figures
+from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState
 from looseleaf.services.scheduler.core.hosts import Host
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
 from looseleaf.services.scheduler.core.refusals import ended_error
 from looseleaf.services.scheduler.core.state import State
 
 
-def end_lease(state: State, entry: LeaseEntry, now_s: float, figures: Figures | None = None) -> None:
+def end_lease(state: State, entry: LeaseEntry, now_s: float) -> None:
     """Frees the lease's GPUs and accounts for the time."""
     state.leases.remove(entry.lease.lease_id)
-    held_gpu_s = state.accounts.close(entry, now_s, figures)
+    held_gpu_s = state.accounts.close(entry, now_s)
     if held_gpu_s:
         state.write(state.journal.add_held(entry.lease.execution_id, held_gpu_s))
         state.write_totals()
@@ -54,7 +54,8 @@ def lease_revoked(state: State, event: LeaseRevoked, now_s: float) -> None:
     current = entry.lease.epoch >= state.sessions.epoch(entry.lease.session_id)
     entry.status = LeaseStatus.HELD if current and record is not None else LeaseStatus.FENCED
     entry.end_state, entry.revoke_sent_at_s = None, None
-    if record is not None and record.state is ExecutionState.DISPATCHED:
+    if record is not None:
+        # Also if its host had been given up: that end was only inferred.
         state.write(state.journal.advance(record.execution_id, ExecutionState.STARTED))
 
 

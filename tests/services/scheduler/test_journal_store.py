@@ -77,14 +77,14 @@ def test_host_and_sums_survive_the_round_trip() -> None:
     assert decode_host(encode_host(host)) == host
     owner = SessionRecord(SessionId("s1"), Epoch(3))
     assert decode_session(encode_session(owner)) == owner
-    assert decode_totals(encode_totals(Totals(1.5, 7))) == Totals(1.5, 7)
+    assert decode_totals(encode_totals(Totals(1.5))) == Totals(1.5)
 
 
 def test_batches_are_read_back_after_closing(tmp_path: Path) -> None:
     host = HostRecord(HostId("h0"), "unix:/h0", "i1", True)
     store = JournalStore(open_kv(tmp_path / "journal"))
     assert store.load().executions == ()
-    store.write([Journal(record("x1")), Journal(record("x2", 2)), JournalHost(host), JournalTotals(Totals(2.0, 2))])
+    store.write([Journal(record("x1")), Journal(record("x2", 2)), JournalHost(host), JournalTotals(Totals(2.0))])
     store.write([ForgetExecution(ExecutionId("x1")), JournalHost(HostRecord(HostId("h1"), "a", "i", False))])
     owner = SessionRecord(SessionId("s1"), Epoch(3))
     store.write([JournalSession(owner), JournalSession(SessionRecord(SessionId("s2"), Epoch(1)))])
@@ -97,7 +97,7 @@ def test_batches_are_read_back_after_closing(tmp_path: Path) -> None:
     assert restored.executions == (record("x2", 2),)
     assert restored.hosts == (host,)
     assert restored.sessions == (owner,)
-    assert restored.totals == Totals(2.0, 2)
+    assert restored.totals == Totals(2.0)
 
 
 def test_journal_of_another_format_is_refused(tmp_path: Path) -> None:

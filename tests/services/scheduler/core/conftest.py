@@ -61,7 +61,7 @@ class Rig:
         priority: str = "interactive", device_bytes: int = 0, names: tuple[str, ...] = (),
     ) -> list[act.Action]:
         facts = RecipeFacts(
-            source or f"hash-{execution}", Version(version), frozenset(names), frozenset(), gpus, 0, device_bytes)
+            source or f"hash-{execution}", Version(version), frozenset(names), frozenset(), gpus, device_bytes)
         return self.send(ev.RunRequested(
             self.new_request(), ExecutionId(execution), SessionId(session), Epoch(epoch), facts, priority))
 

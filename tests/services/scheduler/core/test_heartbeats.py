@@ -154,6 +154,17 @@ def test_host_that_comes_back_with_an_unused_lease_gives_it_up(rig: Any) -> None
     assert rig.state_of("x1") is ExecutionState.INDETERMINATE
 
 
+def test_cell_under_a_lease_that_was_given_up_and_is_in_use_has_started(rig: Any) -> None:
+    lease = rig.lease("x1")
+    rig.pass_time(11)
+    assert rig.state_of("x1") is ExecutionState.INDETERMINATE
+    rig.heartbeat(leases=(lease,))
+    rig.send(ev.LeaseRevoked(lease.lease_id, in_use=True))
+    assert rig.state_of("x1") is ExecutionState.STARTED
+    rig.heartbeat(leases=(lease,))
+    assert rig.one(act.AnswerHeartbeat).renewed == (lease.lease_id,)
+
+
 def test_lease_that_nobody_knows_occupies_its_gpu_and_is_taken_back(rig: Any) -> None:
     known = rig.lease("x1")
     rig.finish(known)

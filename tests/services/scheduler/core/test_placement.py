@@ -186,6 +186,18 @@ def test_own_warm_worker_on_one_gpu_gives_way_to_a_cell_that_needs_two(new_rig: 
     assert (lease.gpu_indices, lease.worker_id) == ((0, 1), "")
 
 
+def test_worker_that_goes_while_room_is_made_makes_the_start_cold(new_rig: Any, worker: Any) -> None:
+    rig = new_rig()
+    rig.heartbeat(workers=(worker("w1", stage=WorkerStage.HOST_READY, prepared="a"), worker("w9", "s9", gpus=(0,))))
+    rig.run("x1", source="a")
+    order = rig.one(act.EvictWorker)
+    for _ in range(2):
+        rig.heartbeat(workers=(worker("w9", "s9", gpus=(0,)),))
+    rig.send(ev.EvictionEnded(HostId("h0"), WorkerId("w9"), order.lease_id, evicted=True))
+    lease = rig.one(act.GrantLease).lease
+    assert (lease.worker_id, lease.path) == ("", StartPath.COLD)
+
+
 def test_gang_that_waited_keeps_a_host_from_one_gpu_runs(new_rig: Any) -> None:
     rig = new_rig(gang_patience_s=1.0)
     rig.heartbeat(gpus=2)

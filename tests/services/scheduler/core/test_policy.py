@@ -19,7 +19,7 @@ def kinds(actions: list[Any]) -> list[str]:
 def test_run_on_a_free_gpu_is_journaled_before_it_is_granted(rig: Any) -> None:
     actions = rig.run("x1")
 
-    assert kinds(actions) == ["JournalSession", "Journal", "JournalTotals", "GrantLease"]
+    assert kinds(actions) == ["JournalSession", "Journal", "GrantLease"]
     record = rig.one(act.Journal).record
     assert record.state is ExecutionState.DISPATCHED
     lease = rig.one(act.GrantLease).lease
@@ -429,8 +429,55 @@ def test_ended_executions_beyond_the_bound_are_forgotten_oldest_first(new_rig: A
     assert rig.state_of("x2") is ExecutionState.SAVED
 
 
-@pytest.mark.parametrize("stage", [WorkerStage.RUNNING, WorkerStage.SAVING])
-def test_lost_start_report_is_made_good_by_a_heartbeat(rig: Any, worker: Any, stage: WorkerStage) -> None:
+@pytest.mark.parametrize(("stage", "state"), [
+    (WorkerStage.RUNNING, ExecutionState.STARTED),
+    (WorkerStage.SAVING, ExecutionState.FINISHED),
+])
+def test_lost_start_report_is_made_good_by_a_heartbeat(
+    rig: Any, worker: Any, stage: WorkerStage, state: ExecutionState,
+) -> None:
     lease = rig.lease("x1")
     rig.heartbeat(leases=(lease,), workers=(worker("w1", stage=stage, gpus=(0,), execution="x1"),))
-    assert rig.state_of("x1") in (ExecutionState.STARTED, ExecutionState.FINISHED)
+    assert rig.state_of("x1") is state
+
+
+def test_release_without_an_end_is_refused_and_keeps_the_lease(rig: Any) -> None:
+    lease = rig.lease("x1")
+    rig.report(lease, ExecutionState.FINISHED, release=True)
+    assert rig.one(act.Refuse).reason == "STATE_NOT_REPORTABLE"
+    assert rig.scheduler.pool(rig.now_s).hosts[0].leases == (lease,)
+
+
+def test_worker_of_a_lease_given_back_unused_has_run_nothing(rig: Any, worker: Any) -> None:
+    ready = worker("w1", stage=WorkerStage.HOST_READY, prepared="a")
+    rig.heartbeat(workers=(ready,))
+    lease = rig.lease("x1", source="a")
+    assert lease.worker_id == "w1"
+    rig.report(lease, ExecutionState.FAILED, release=True, reason="INTERRUPTED")
+    [seen] = rig.scheduler.pool(rig.now_s).hosts[0].workers
+    assert (seen.stage, seen.gpu_indices) == (WorkerStage.HOST_READY, ())
+    rig.run("x2", source="b", names=("other",))
+    assert rig.one(act.GrantLease).lease.path is StartPath.COLD
+
+
+def test_held_time_of_a_lease_that_was_given_up_is_counted_once(rig: Any, worker: Any) -> None:
+    lease = rig.lease("x1")
+    rig.report(lease, ExecutionState.STARTED)
+    rig.pass_time(11)
+    rig.now_s += 1
+    running = worker("w1", stage=WorkerStage.RUNNING, gpus=(0,), execution="x1")
+    rig.heartbeat(workers=(running,), leases=(lease,))
+    rig.now_s += 8
+    rig.report(lease, ExecutionState.SAVED, release=True, figures=Figures(gpu_held_s=20.0))
+    assert rig.scheduler.pool(rig.now_s).held_gpu_s == 20.0
+    rig.report(lease, ExecutionState.SAVED, release=True, figures=Figures(gpu_held_s=20.0))
+    assert rig.scheduler.pool(rig.now_s).held_gpu_s == 20.0
+    assert rig.scheduler.execution(ExecutionId("x1")).held_gpu_s == 20.0
+
+
+def test_held_time_beyond_the_loss_of_its_host_comes_with_the_late_report(rig: Any) -> None:
+    lease = rig.lease("x1")
+    rig.report(lease, ExecutionState.STARTED)
+    rig.pass_time(11)
+    rig.report(lease, ExecutionState.SAVED, release=True, figures=Figures(gpu_held_s=30.0))
+    assert rig.scheduler.pool(rig.now_s).held_gpu_s == 30.0

@@ -121,6 +121,14 @@ def test_full_host_skips_and_lets_the_oldest_expired_worker_go(new_rig: Any) -> 
     assert rig.one(act.PrepareWorker).session_id == "s3"
 
 
+def test_worker_first_seen_in_a_heartbeat_is_not_expired_yet(new_rig: Any, worker: Any) -> None:
+    rig = new_rig(prepared_max_per_host=1)
+    rig.now_s = 100.0
+    rig.heartbeat(workers=(worker("w1", "s1", WorkerStage.FORKED),))
+    rig.prepare("s2")
+    assert rig.all(act.EvictWorker) == []
+
+
 def test_failed_preparation_is_answered_with_why(rig: Any) -> None:
     rig.prepare("s1")
     order = rig.one(act.PrepareWorker)

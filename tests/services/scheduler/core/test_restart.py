@@ -28,7 +28,7 @@ HOST = HostRecord(HostId("h0"), "unix:/h0", "i1", True)
 def journal(state: ExecutionState, lease: Lease | None = LEASE, hosts: tuple[HostRecord, ...] = (HOST,)) -> Any:
     record = ExecutionRecord(7, ExecutionId("x1"), SessionId("s1"), Epoch(4), state, "", lease)
     owner = SessionRecord(SessionId("s1"), Epoch(4))
-    return ev.JournalRestored((record,), hosts, (owner,), Totals(100.0, 7))
+    return ev.JournalRestored((record,), hosts, (owner,), Totals(100.0))
 
 
 def test_nothing_is_placed_before_the_known_hosts_reported(new_rig: Any) -> None:
