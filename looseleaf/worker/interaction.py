@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import getpass
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from queue import Empty, SimpleQueue
@@ -19,21 +20,22 @@ _NOT_SUPPORTED = "raw_input was called, but this frontend does not support input
 class Interaction:
     """Asks by `ask(prompt, is_password)` and waits for `answer`, which is called on another thread.
 
-    A front end without input, or a person who refuses, raises StdinNotImplementedError in the cell; an interrupt while
-    waiting raises KeyboardInterrupt.
+    A front end without input, a person who refuses and a forked child raise StdinNotImplementedError in the cell; an
+    interrupt while waiting raises KeyboardInterrupt.
     """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._answers: SimpleQueue[tuple[str, bool]] = SimpleQueue()
         self._allowed = False
+        self._pid = os.getpid()
 
     def answer(self, value: str, refused: bool) -> None:
         """Takes the person's answer."""
         self._answers.put((value, refused))
 
     def _question(self, prompt: str, password: bool) -> str:
-        if not self._allowed:
+        if not self._allowed or os.getpid() != self._pid:
             raise StdinNotImplementedError(_NOT_SUPPORTED)
         # An answer to a question that was interrupted may have come meanwhile.
         while not self._answers.empty():

@@ -1,7 +1,7 @@
 """Ordered output of a worker: everything that a cell shows leaves through one relay, in the order it was made.
 
 The stream objects exist before the zygote imports anything, so a library that keeps `sys.stderr` at import keeps the
-right one; in the zygote, and in children that a cell forks, they write to the plain file descriptor.
+right one; in the zygote, and in children that a cell forks, they write whole lines to the plain file descriptor.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from looseleaf.worker.plain import plain
 FLUSH_INTERVAL_S: Final = 0.1
 # Characters that wait for the timed flush; more are sent at once.
 BUFFERED_CHARS_MAX: Final = 64 * KIB
-# Characters in one stream message; each is at most 4 bytes in a frame of 32 MiB.
-STREAM_CHARS_MAX: Final = 4 * MIB
+# Characters in one stream message, each of at most 4 bytes: well below a frame's limit.
+STREAM_CHARS_MAX: Final = 1 * MIB
+# Characters that a process without the relay collects into a line.
+LINE_CHARS_MAX: Final = 4 * KIB
 
 SendOutput = Callable[[dict[str, Any]], None]
 
@@ -42,6 +44,7 @@ class OutputRelay:
         self._lock = threading.RLock()
         self._chunks: list[tuple[str, str]] = []
         self._chars = 0
+        self._flushing = False
         self._wake: SimpleQueue[None] = SimpleQueue()
         self._timer = threading.Thread(target=self._flush_loop, name="looseleaf-output", daemon=True)
 
@@ -62,12 +65,20 @@ class OutputRelay:
                 self.flush()
 
     def flush(self) -> None:
-        """Sends the text that waits."""
+        """Sends the text that waits; what an exception leaves unsent, such as an interrupt, waits on."""
         with self._lock:
-            chunks, self._chunks, self._chars = self._chunks, [], 0
-            for name, text in _merged(chunks):
-                for start in range(0, len(text), STREAM_CHARS_MAX):
-                    self._send(plain({"type": "stream", "name": name, "text": text[start : start + STREAM_CHARS_MAX]}))
+            if self._flushing:
+                return  # a signal handler prints while its thread is inside: the loop below takes that too
+            self._flushing = True
+            try:
+                self._chunks = _pieces(self._chunks)
+                while self._chunks:
+                    name, text = self._chunks[0]
+                    self._send(plain({"type": "stream", "name": name, "text": text}))
+                    del self._chunks[0]
+                self._chars = 0
+            finally:
+                self._flushing = False
 
     def publish(self, message: dict[str, Any]) -> None:
         """Sends one output message after all text before it.
@@ -96,14 +107,20 @@ class OutputRelay:
             self.flush()
 
 
-def _merged(chunks: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _pieces(chunks: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The same text in as few messages as its order and `STREAM_CHARS_MAX` allow."""
     merged: list[tuple[str, list[str]]] = []
     for name, text in chunks:
         if merged and merged[-1][0] == name:
             merged[-1][1].append(text)
         else:
             merged.append((name, [text]))
-    return [(name, "".join(parts)) for name, parts in merged]
+    joined = [(name, "".join(parts)) for name, parts in merged]
+    return [
+        (name, text[start : start + STREAM_CHARS_MAX])
+        for name, text in joined
+        for start in range(0, len(text), STREAM_CHARS_MAX)
+    ]
 
 
 class OutStream(io.TextIOBase):
@@ -115,6 +132,8 @@ class OutStream(io.TextIOBase):
         self._fd = fd
         self._relay: OutputRelay | None = None
         self._pid = 0
+        # The unfinished line of a process without the relay: siblings write to the same pipe, line by line.
+        self._line = ""
 
     def connect(self, relay: OutputRelay) -> None:
         """From now on text written by this process goes to `relay`."""
@@ -145,13 +164,17 @@ class OutStream(io.TextIOBase):
         if self._relay is not None and os.getpid() == self._pid:
             self._relay.write(self.name, text)
         else:
-            self._write_fd(text)
+            self._line += text
+            end = self._line.rfind("\n") + 1 if len(self._line) < LINE_CHARS_MAX else len(self._line)
+            self._write_fd(end)
         return len(text)
 
     def flush(self) -> None:
         if self._relay is not None and os.getpid() == self._pid:
             self._relay.flush()
             self._relay.wait_until_sent()
+        else:
+            self._write_fd(len(self._line))
 
     def close(self) -> None:
         """Does nothing: a cell that closes its stdout must not silence the ones after it."""
@@ -160,7 +183,9 @@ class OutStream(io.TextIOBase):
     def closed(self) -> bool:
         return False
 
-    def _write_fd(self, text: str) -> None:
+    def _write_fd(self, end: int) -> None:
+        """Writes the first `end` characters of the unfinished line."""
+        text, self._line = self._line[:end], self._line[end:]
         data = memoryview(text.encode("utf-8", "replace"))
         while data:
             data = data[os.write(self._fd, data) :]

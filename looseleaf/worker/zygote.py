@@ -101,7 +101,7 @@ def import_head(names: Iterable[str]) -> tuple[list[dict[str, Any]], list[dict[s
         began_s = time.monotonic()
         try:
             importlib.import_module(name)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             failed.append({"name": name, "error": f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]})
             continue
         imported.append({"name": name, "seconds": round(time.monotonic() - began_s, 4)})
@@ -230,7 +230,7 @@ def fork_grandchild(enter: Callable[[], NoReturn]) -> int:
 
 def _flush_everything() -> None:
     # What lies in a buffer at a fork is written twice. Libraries may keep the streams that were there before ours.
-    for stream in (sys.__stdout__, sys.__stderr__):
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         if stream is not None:
             stream.flush()
     ctypes.CDLL(None).fflush(None)

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from looseleaf.worker.streams import STREAM_CHARS_MAX
+
 Worker = Any
 pytestmark = pytest.mark.usefixtures("shared_worker")
 
@@ -78,9 +80,9 @@ def test_many_prints_arrive_whole_in_few_messages(shared_worker: Worker) -> None
 
 
 def test_very_long_text_is_cut_into_messages_that_fit(shared_worker: Worker) -> None:
-    messages = run(shared_worker, "print('\\N{SNOWMAN}' * 9_000_000, end='')")
+    messages = run(shared_worker, f"print('\\N{{SNOWMAN}}' * {2 * STREAM_CHARS_MAX + 1}, end='')")
     assert len(messages) == 3
-    assert shared_worker.text() == "\N{SNOWMAN}" * 9_000_000
+    assert shared_worker.text() == "\N{SNOWMAN}" * (2 * STREAM_CHARS_MAX + 1)
 
 
 def test_text_that_is_no_unicode_is_shown_with_marks(shared_worker: Worker) -> None:
@@ -135,6 +137,25 @@ print([p.exitcode for p in processes])
 """)
     lines = shared_worker.text().splitlines()
     assert sorted(lines) == ["[0, 0, 0]", "child 0", "child 1", "child 2"]
+
+
+def test_display_and_input_in_a_forked_child_leave_the_parents_output_alone(shared_worker: Worker) -> None:
+    run(shared_worker, """
+import os
+from IPython.display import display
+os.write(1, b'raw\\n')
+pid = os.fork()
+if pid == 0:
+    try:
+        display('from the child')
+        input()
+    except Exception as error:
+        print(type(error).__name__)
+    os._exit(0)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+""", allow_stdin=True)
+    assert sorted(shared_worker.text().splitlines()) == ["0", "StdinNotImplementedError", "raw"]
+    assert "forked process" in shared_worker.text("stderr")
 
 
 def test_shell_command_shows_its_output_and_keeps_its_status(shared_worker: Worker) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from looseleaf.errors import InvalidArgument
-from looseleaf.worker.streams import BUFFERED_CHARS_MAX, STREAM_CHARS_MAX, OutputRelay, OutStream
+from looseleaf.worker.streams import BUFFERED_CHARS_MAX, LINE_CHARS_MAX, STREAM_CHARS_MAX, OutputRelay, OutStream
 
 
 def relay() -> tuple[OutputRelay, list[dict[str, Any]]]:
@@ -48,9 +48,50 @@ def test_relay_text_of_any_length_is_sent_in_pieces_that_fit() -> None:
     assert [len(m["text"]) for m in sent] == [STREAM_CHARS_MAX, STREAM_CHARS_MAX, 1]
 
 
+def test_relay_send_that_is_interrupted_loses_no_text() -> None:
+    sent: list[str] = []
+    interrupts = [True, False, True, False]
+
+    def send(message: dict[str, Any]) -> None:
+        if interrupts and interrupts.pop(0):
+            raise KeyboardInterrupt
+        sent.append(message["text"])
+
+    made = OutputRelay(send)
+    for name, text in [("stdout", "a"), ("stderr", "b"), ("stdout", "c")]:
+        made.write(name, text)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            made.flush()
+    made.flush()
+    assert sent == ["a", "b", "c"]
+
+
+def test_relay_text_of_a_signal_handler_that_runs_inside_a_flush_comes_after_it() -> None:
+    sent: list[str] = []
+
+    def send(message: dict[str, Any]) -> None:
+        if not sent:
+            made.write("stdout", "handler " * BUFFERED_CHARS_MAX)
+            made.flush()
+        sent.append(message["text"])
+
+    made = OutputRelay(send)
+    made.write("stdout", "cell ")
+    made.flush()
+    assert sent[0] == "cell "
+    assert "".join(sent) == "cell " + "handler " * BUFFERED_CHARS_MAX
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_relay_waiting_text_is_sent_by_the_timer() -> None:
     sent = threading.Event()
-    made = OutputRelay(lambda message: sent.set())
+
+    def send(message: dict[str, Any]) -> None:
+        sent.set()
+        raise SystemExit  # ends the timer's thread
+
+    made = OutputRelay(send)
     made.start()
     made.write("stdout", "x")
     assert sent.wait(20)
@@ -82,6 +123,11 @@ def test_stream_before_it_is_connected_writes_to_its_fd() -> None:
     assert stream.write("caf\xe9\ud800") == 5
     stream.flush()
     assert os.read(read_fd, 100) == b"caf\xc3\xa9?"
+    # Whole lines only: siblings write to the same pipe.
+    print("one", "line\nand", "more", end="", file=stream)
+    assert os.read(read_fd, 100) == b"one line\n"
+    stream.write("x" * LINE_CHARS_MAX)
+    assert os.read(read_fd, 2 * LINE_CHARS_MAX) == b"and more" + b"x" * LINE_CHARS_MAX
     assert stream.fileno() == write_fd
     os.close(read_fd)
     os.close(write_fd)

@@ -96,10 +96,12 @@ def test_zygote_package_that_fails_is_reported_and_the_others_are_there(
     start_zygote: Callable[..., Zygote], tmp_path: Path
 ) -> None:
     (tmp_path / "broken_package.py").write_text("raise RuntimeError('half installed')")
-    zygote = start_zygote("no_such_package,broken_package,json", PYTHONPATH=_with(tmp_path))
+    (tmp_path / "leaving_package.py").write_text("import sys; sys.exit('no license')")
+    zygote = start_zygote("no_such_package,broken_package,leaving_package,json", PYTHONPATH=_with(tmp_path))
     assert [item["name"] for item in zygote.first["imports"]] == ["json"]
     failed = {item["name"]: item["error"] for item in zygote.first["failed"]}
     assert failed["broken_package"] == "RuntimeError: half installed"
+    assert failed["leaving_package"] == "SystemExit: no license"
     assert "No module named" in failed["no_such_package"]
 
 
