@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from typing import Any
+from typing import Any, Final
 
 from IPython.core.async_helpers import _pseudo_sync_runner
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult
 
 from looseleaf.worker.interrupts import interrupts_cancel, run_interruptible
-from looseleaf.worker.shell import WorkerShell
+from looseleaf.worker.shell import WorkerShell, cut
+
+# How long an interrupted cell that awaits may go on with its own `except` and `finally`.
+ABANDON_LIMIT_S: Final = 1.0
 
 
 class CellRunner:
@@ -31,9 +34,10 @@ class CellRunner:
         shell.last_traceback = None
         shell.failed_while_displaying = False
         replies: list[dict[str, Any]] = []
+        task = self.loop.create_task(self._run(source, cell_id))
 
         def cell() -> None:
-            result = self.loop.run_until_complete(self._run(source, cell_id))
+            result = self.loop.run_until_complete(task)
             replies.append(self._reply(result, execution_count))
 
         try:
@@ -41,8 +45,16 @@ class CellRunner:
         except BaseException as error:
             # Only an interrupt at the edge of the cell comes here, or a fault of a library's event hook.
             if not replies:
+                self._abandon(task)
                 replies.append(self._failed(error, execution_count))
         return replies[0]
+
+    def _abandon(self, task: asyncio.Task[ExecutionResult]) -> None:
+        """Takes the cell off the loop, where it would go on, or even begin, in the middle of the next one."""
+        task.cancel()
+        self.loop.run_until_complete(asyncio.wait([task], timeout=ABANDON_LIMIT_S))
+        if task.done() and not task.cancelled():
+            task.exception()  # read, so that asyncio does not report it as lost
 
     async def _run(self, source: str, cell_id: str | None) -> ExecutionResult:
         shell = self._shell
@@ -84,14 +96,15 @@ class CellRunner:
         if not result.success or shell.failed_while_displaying:
             error = result.error_before_exec if result.error_before_exec is not None else result.error_in_exec
             reply.update(
-                status="error", ename=type(error).__name__, evalue=str(error), traceback=shell.last_traceback or []
+                status="error", ename=type(error).__name__, evalue=cut(str(error)), traceback=shell.last_traceback or []
             )
         reply["payload"] = shell.payloads.read_payload()
         shell.payloads.clear_payload()
         return reply
 
     def _failed(self, error: BaseException, execution_count: int) -> dict[str, Any]:
-        content = {"ename": type(error).__name__, "evalue": str(error), "traceback": self._shell.last_traceback or []}
+        content: dict[str, Any] = {"ename": type(error).__name__, "evalue": cut(str(error))}
+        content["traceback"] = self._shell.last_traceback
         if not content["traceback"]:
             content["traceback"] = [f"{content['ename']}: {content['evalue']}"]
             self._shell.publish({"type": "error", **content})

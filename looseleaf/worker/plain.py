@@ -23,7 +23,7 @@ def plain(value: Any, depth: int = 0) -> Any:
         return _text(value)
     if kind is int:
         # msgpack ends at 64 bits; a larger number is a float for a front end anyway.
-        return value if -(1 << 63) <= value < 1 << 64 else float(value)
+        return value if -(1 << 63) <= value < 1 << 64 else _as_float(value)
     if kind is float or kind is bytes:
         return value
     if depth > _DEPTH_MAX:
@@ -43,12 +43,19 @@ def _other(value: Any, depth: int) -> Any:
     if isinstance(value, numbers.Integral):
         return plain(int(value), depth)
     if isinstance(value, numbers.Real):
-        return float(value)
+        return _as_float(value)
     if isinstance(value, (datetime, date)):
         return value.isoformat()
     if isinstance(value, Iterable):
         return [plain(item, depth + 1) for item in value]
     raise ValueError(f"an object of type {type(value).__name__} cannot be part of a display message")
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError("a number beyond 1e308 cannot be part of a display message") from None
 
 
 def _key(key: Any) -> str:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from subprocess import CalledProcessError
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from IPython.core import page
 from IPython.core.autocall import ZMQExitAutocall
@@ -23,9 +23,20 @@ from IPython.utils._process_posix import system
 from traitlets import CBool, Instance, Type, default
 from traitlets.config import Config
 
+from looseleaf.units import MIB
 from looseleaf.worker.device_magics import register_device_magics
 
 Publish = Callable[[dict[str, Any]], None]
+
+# Characters of an exception's text, and of each frame of its traceback, that are shown.
+ERROR_CHARS_MAX: Final = 1 * MIB
+
+
+def cut(text: str) -> str:
+    """`text`, cut to `ERROR_CHARS_MAX`: an exception may hold a whole data set, and must still fit a message."""
+    if len(text) <= ERROR_CHARS_MAX:
+        return text
+    return f"{text[:ERROR_CHARS_MAX]}... ({len(text) - ERROR_CHARS_MAX} more characters)"
 
 
 def _nowhere(_message: dict[str, Any]) -> None:
@@ -170,9 +181,9 @@ class WorkerShell(InteractiveShell):
         if getattr(self.displayhook, "is_active", False):
             self.failed_while_displaying = True
             self.displayhook._is_active = False
-        lines = stb if isinstance(stb, list) else [str(stb)]
+        lines = [cut(str(line)) for line in (stb if isinstance(stb, list) else [stb])]
         self.last_traceback = lines
-        self.publish({"type": "error", "ename": str(etype.__name__), "evalue": str(evalue), "traceback": lines})
+        self.publish({"type": "error", "ename": etype.__name__, "evalue": cut(str(evalue)), "traceback": lines})
 
     def system_piped(self, cmd: str) -> None:
         """`!cmd`: shows its output as it comes and keeps its status in `_exit_code`."""

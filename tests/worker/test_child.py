@@ -136,6 +136,13 @@ def test_worker_daemon_gone_while_a_cell_runs_exits_zero(worker: Worker) -> None
     assert worker.end() == 0
 
 
+def test_worker_daemon_gone_takes_the_processes_of_its_cells_with_it(worker: Worker) -> None:
+    left = int(value_of(worker, "left.pid", "import subprocess\nleft = subprocess.Popen(['sleep', '1000'])"))
+    assert worker.end() == 0
+    # An orphan is this subreaper's child.
+    assert os.waitstatus_to_exitcode(os.waitpid(left, 0)[1]) == -signal.SIGKILL
+
+
 def test_worker_shutdown_replies_and_exits_zero(worker: Worker) -> None:
     assert worker.link.request("shutdown", {}, timeout_s=60)[0] == {}
     worker.ended.result(60)

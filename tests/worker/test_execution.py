@@ -66,6 +66,29 @@ def test_error_while_displaying_a_value_fails_the_cell(worker: Worker) -> None:
     assert worker.run("'fine'")["status"] == "ok"
 
 
+def test_exception_with_a_huge_text_is_cut_and_the_cell_is_saved(worker: Worker) -> None:
+    reply = worker.run("kept = 1\nraise ValueError('x' * (40 << 20))")
+    assert (reply["ename"], worker.types()) == ("ValueError", ["error"])
+    assert reply["evalue"].endswith(" more characters)")
+    assert worker.messages[-1]["evalue"] == reply["evalue"]
+    assert len(reply["evalue"]) < 2 << 20
+    assert worker.saved["version"] == 1
+
+
+def test_exception_whose_text_cannot_be_made_fails_the_cell_only(worker: Worker) -> None:
+    reply = worker.run("class Bad(Exception):\n    def __str__(self): raise RuntimeError('no text')\nraise Bad()")
+    assert reply["status"] == "error"
+    assert worker.run("'alive'")["status"] == "ok"
+
+
+@pytest.mark.parametrize("text", ["'x' * (40 << 20)", "object()"])
+def test_payload_that_no_message_holds_is_dropped_and_the_cell_is_saved(worker: Worker, text: str) -> None:
+    reply = worker.run(f"kept = 1\nget_ipython().set_next_input({text})")
+    assert (reply["status"], reply["payload"]) == ("ok", [])
+    assert "cannot be sent" in worker.text("stderr")
+    assert worker.saved["version"] == 1
+
+
 def test_failing_cell_is_saved_too(worker: Worker) -> None:
     worker.run("kept = 1\nraise ValueError")
     assert worker.saved["version"] == 1
@@ -125,6 +148,22 @@ def test_interrupt_while_saving_is_ignored(worker: Worker) -> None:
     worker.store.before_commit = worker.interrupt
     assert worker.run("x = 1")["status"] == "ok"
     assert worker.saved["version"] == 1
+
+
+def test_interrupt_just_before_the_first_statement_keeps_the_cell_from_running_later(worker: Worker) -> None:
+    worker.run("""
+import asyncio
+loop = asyncio.get_running_loop()
+run_until_complete = loop.run_until_complete
+def interrupted(work):
+    asyncio.ensure_future(work, loop=loop)
+    loop.run_until_complete = run_until_complete
+    raise KeyboardInterrupt
+loop.run_until_complete = interrupted
+""", 1)
+    assert worker.run("began = True", 2)["ename"] == "KeyboardInterrupt"
+    assert worker.run("print('began' in globals())", 3)["status"] == "ok"
+    assert worker.text() == "False\n"
 
 
 def test_interrupt_handler_of_the_person_lasts_for_its_cell_only(worker: Worker) -> None:

@@ -55,6 +55,11 @@ def test_plain_key_that_no_json_has_is_refused() -> None:
         plain({(1, 2): 3})
 
 
+def test_plain_number_beyond_every_float_is_refused() -> None:
+    with pytest.raises(ValueError, match="number"):
+        plain({"a": 1 << 2000})
+
+
 def test_plain_endless_nesting_is_refused() -> None:
     loop: list[Any] = []
     loop.append(loop)
