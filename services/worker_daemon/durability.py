@@ -43,7 +43,7 @@ class _Session:
     # Regions of versions that cannot be made durable themselves: newer ones may name them.
     given_up: _Staged = field(default_factory=lambda: _Staged(Version(0), set()))
     retry_at_s: float = 0.0
-    delay_s: float = RETRY_DELAY_S_MIN
+    delay_s: float = field(default_factory=lambda: RETRY_DELAY_S_MIN)
     foreign_since_s: float | None = None
 
     def failed(self, now_s: float) -> None:

@@ -35,6 +35,8 @@ from looseleaf.services.worker_daemon.regions import HostRegions, RegionSource
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
 from looseleaf.services.worker_daemon.worker_process import WorkerLimits
 from looseleaf.units import REGION_BYTES
+from looseleaf.v1 import checkpoint_pb2 as cp
+from looseleaf.v1 import checkpoint_store_pb2 as pb
 
 LIMIT_S = 20.0
 RING_BYTES = 8 << 20
@@ -222,6 +224,10 @@ class FakeStore:
     async def get_units(self, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
         return {unit_hash: self.units[unit_hash] for unit_hash in hashes}
 
+    async def manifest(self, session_id: str, **_versions: int) -> Any:
+        head = cp.SessionHead(session_id=session_id, epoch=self.epoch, version=self.head)
+        return pb.GetManifestResponse(head=head, version=self.head)
+
     async def mark_durable(self, session_id: str, version: int) -> tuple[bool, list[RegionKey]]:
         self._fail("mark_durable")
         if version not in self.versions:
@@ -277,7 +283,17 @@ class Parts:
 
     def requests(self, owner: StateOwner) -> StateRequests:
         store: Any = self.store
-        return StateRequests(owner, self.regions, store, "h0", RING_BYTES, lambda *told: self.staged.append(told))
+        return StateRequests(owner, self.regions, store, "h0", RING_BYTES, self._stage)
+
+    def _stage(self, session_id: SessionId, version: Version, keys: list[RegionKey]) -> None:
+        self.staged.append((session_id, version, keys))
+        self.regions.table.stage(keys, (session_id, version))
+
+    def make_durable(self, session_id: str, version: int) -> None:
+        """A version that was staged is on the store's disk."""
+        holder = (session_id, version)
+        self.regions.let_go(self.regions.table.pinned(holder))
+        self.regions.unpin(holder)
 
     def pool(self, *, keep_s: float = 300.0, workers_max: int = 8, save_s: float = 60.0) -> WorkerPool:
         def changed() -> None:

@@ -1,0 +1,162 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from daemon_fakes import SESSION, Parts, down, region, until, within
+
+from looseleaf.errors import CapacityExceeded, NotFound
+from looseleaf.ids import SessionId, Version
+from looseleaf.services.worker_daemon import durability
+from looseleaf.services.worker_daemon.durability import DurabilityQueue
+
+OTHER = SessionId("s-2")
+
+
+@pytest.fixture
+async def queue(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DurabilityQueue]:
+    monkeypatch.setattr(durability, "RETRY_DELAY_S_MIN", 0.001)
+    monkeypatch.setattr(durability, "RETRY_DELAY_S_MAX", 0.002)
+    monkeypatch.setattr(durability, "STOP_LIMIT_S", 0.05)
+    store: Any = parts.store
+    made = DurabilityQueue(store, parts.regions)
+    made.start()
+    yield made
+    await made.stop()
+
+
+async def stage(
+    parts: Parts, queue: DurabilityQueue, version: int, *numbers: int, session: SessionId = SESSION
+) -> None:
+    """A save puts regions and commits; the version is announced as the commit does it."""
+    save = object()
+    for number in numbers:
+        key, data = region(number)
+        await parts.regions.put(key, memoryview(data), save)
+    keys = [region(number)[0] for number in numbers]
+    parts.store.versions[version] = keys
+    queue.add(session, Version(version), keys)
+    parts.regions.unpin(save)
+
+
+def expendable(parts: Parts) -> int:
+    """Regions that the arena might drop; drops them."""
+    return len(parts.regions.table.evict(100))
+
+
+async def test_staged_version_is_uploaded_then_its_slots_may_go(parts: Parts, queue: DurabilityQueue) -> None:
+    parts.store.errors["mark_durable"] = [down()]
+    await stage(parts, queue, 1, 1, 2)
+    assert expendable(parts) == 0, "nobody else has them yet"
+    await within(queue.flushed())
+    assert parts.store.marked == [1] and parts.store.on_disk == {region(1)[0], region(2)[0]}
+    assert expendable(parts) == 2
+
+
+async def test_store_that_is_away_or_full_is_asked_again(parts: Parts, queue: DurabilityQueue) -> None:
+    parts.store.errors["mark_durable"] = [down(), down()]
+    parts.store.errors["put_regions"] = [CapacityExceeded("STORE_FULL", "full")]
+    await stage(parts, queue, 1, 1)
+    await within(queue.flushed())
+    assert parts.store.marked == [1]
+
+
+async def test_version_that_cannot_be_uploaded_does_not_hold_up_other_sessions(
+    parts: Parts, queue: DurabilityQueue
+) -> None:
+    await stage(parts, queue, 1, 1)
+    parts.store.versions[1] = [region(99)[0]]  # what it names is nowhere
+    await stage(parts, queue, 2, 2, session=OTHER)
+    await until(lambda: parts.store.marked == [2])
+    assert queue.waiting == 1 and expendable(parts) == 2, "its own regions are not what is missing"
+
+
+async def test_version_waits_for_regions_that_another_host_uploads(parts: Parts, queue: DurabilityQueue) -> None:
+    await stage(parts, queue, 2, 2)
+    elsewhere = region(50)[0]
+    parts.store.versions[2].append(elsewhere)
+    await until(lambda: region(2)[0] in parts.store.on_disk)
+    assert queue.waiting == 1
+    parts.store.on_disk.add(elsewhere)
+    await within(queue.flushed())
+    assert parts.store.marked == [2]
+
+
+async def test_version_whose_regions_are_lost_is_given_up_after_a_while(
+    parts: Parts, queue: DurabilityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durability, "FOREIGN_REGIONS_WAIT_S", 0.01)
+    await stage(parts, queue, 1, 1)
+    parts.store.versions[1].append(region(99)[0])
+    await within(queue.flushed())
+    assert queue.waiting == 0 and parts.store.marked == []
+
+
+async def test_regions_of_a_forgotten_version_stay_for_the_next_one(parts: Parts, queue: DurabilityQueue) -> None:
+    await stage(parts, queue, 1, 1)
+    del parts.store.versions[1]
+    await within(queue.flushed())
+    assert expendable(parts) == 0, "a newer version may name them"
+    parts.store.versions[2] = [region(1)[0]]
+    queue.add(SESSION, Version(2), [])
+    await within(queue.flushed())
+    assert parts.store.marked == [2] and region(1)[0] in parts.store.on_disk and expendable(parts) == 1
+
+
+async def test_regions_of_a_deleted_session_are_let_go(parts: Parts, queue: DurabilityQueue) -> None:
+    parts.store.errors["mark_durable"] = [NotFound("SESSION_UNKNOWN", "deleted")]
+    await stage(parts, queue, 1, 1)
+    await until(lambda: queue.waiting == 0)
+    assert expendable(parts) == 1
+
+
+async def test_region_of_two_versions_stays_until_both_are_durable(parts: Parts, queue: DurabilityQueue) -> None:
+    await stage(parts, queue, 1, 1)
+    await stage(parts, queue, 2, 1, session=OTHER)
+    parts.store.versions[2].append(region(99)[0])
+    await until(lambda: parts.store.marked == [1])
+    # The region itself is on the disk now, whatever else the second version lacks.
+    await until(lambda: expendable(parts) == 1)
+
+
+async def test_many_versions_of_one_session_are_bounded_and_the_newest_counts(
+    parts: Parts, queue: DurabilityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durability, "VERSIONS_PER_SESSION_MAX", 3)
+    parts.store.errors["mark_durable"] = [down() for _ in range(1000)]
+    for version in range(1, 9):
+        await stage(parts, queue, version, version)
+    assert queue.waiting == 3 and expendable(parts) == 0
+    parts.store.errors.clear()
+    await within(queue.flushed())
+    assert parts.store.marked == [6, 7, 8] and expendable(parts) == 8
+
+
+async def test_fault_in_an_upload_is_logged_and_tried_again(parts: Parts, queue: DurabilityQueue) -> None:
+    planted: Any = ZeroDivisionError("planted")
+    parts.store.errors["mark_durable"] = [planted]
+    await stage(parts, queue, 1, 1)
+    await within(queue.flushed())
+    assert parts.store.marked == [1]
+
+
+async def test_stop_uploads_what_it_can_and_no_longer(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: Any = parts.store
+    queue = DurabilityQueue(store, parts.regions)
+    await stage(parts, queue, 1, 1)
+    queue.start()
+    await within(queue.stop())
+    assert parts.store.marked == [1]
+
+    monkeypatch.setattr(durability, "STOP_LIMIT_S", 0.05)
+    stuck = DurabilityQueue(store, parts.regions)
+    parts.store.errors["mark_durable"] = [down() for _ in range(1000)]
+    await stage(parts, stuck, 2, 2)
+    stuck.start()
+    began_s = time.monotonic()
+    await within(stuck.stop())
+    assert time.monotonic() - began_s < 5 and stuck.waiting == 1
+    await asyncio.sleep(0)

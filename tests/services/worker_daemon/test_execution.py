@@ -1,0 +1,424 @@
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+import pytest
+from daemon_fakes import (
+    SESSION,
+    Parts,
+    ScriptedWorker,
+    attach_well,
+    manifest_of,
+    prepare_well,
+    run_well,
+    saved_reply,
+    until,
+    within,
+)
+
+from looseleaf.errors import Corrupt, InvalidArgument, Unavailable
+from looseleaf.ids import Epoch, ExecutionId, LeaseId, Version, WorkerId
+from looseleaf.services.worker_daemon.core.lease_table import HeldLease
+from looseleaf.services.worker_daemon.core.worker_life import Stage
+from looseleaf.services.worker_daemon.execution import CellExecution, HostFacts
+from looseleaf.services.worker_daemon.execution_log import ExecutionRecord
+from looseleaf.services.worker_daemon.pool import WorkerPool
+from looseleaf.v1 import recipe_pb2, scheduler_pb2, types_pb2
+from looseleaf.v1 import worker_daemon_pb2 as pb
+
+ONE = Epoch(1)
+RECIPE = recipe_pb2.ExecutionRecipe(version=1, names=["x"])
+STARTED, FINISHED = scheduler_pb2.EXECUTION_STATE_STARTED, scheduler_pb2.EXECUTION_STATE_FINISHED
+SAVED, FAILED = scheduler_pb2.EXECUTION_STATE_SAVED, scheduler_pb2.EXECUTION_STATE_FAILED
+
+
+@dataclass
+class Reports:
+    """What the scheduler would hear."""
+
+    all: list[scheduler_pb2.ReportExecutionRequest] = field(default_factory=list)
+
+    def report_progress(self, request: scheduler_pb2.ReportExecutionRequest) -> None:
+        self.all.append(request)
+
+    report_end = report_progress
+
+
+@dataclass
+class Bench:
+    """One execution after the other on a pool; `finished` counts the leases that were given back."""
+
+    parts: Parts
+    pool: WorkerPool
+    reports: Reports = field(default_factory=Reports)
+    finished: int = 0
+    number: int = 0
+
+    def start(
+        self, *, worker_id: WorkerId | None = None, path: int = 3, gpus: tuple[int, ...] = (0,), **start: Any
+    ) -> CellExecution:
+        self.number += 1
+        execution_id = ExecutionId(f"x-{self.number}")
+        lease = HeldLease(
+            LeaseId("l-1"), SESSION, ONE, execution_id, gpus, worker_id, path, 10.0, time.monotonic(), 1e12, True
+        )
+        cell = {"version": 1, "recipe": RECIPE, "source": "x", "execution_count": 3, **start}
+        request = pb.ExecuteStart(execution_id=execution_id, **cell)
+        reporter: Any = self.reports
+        host = HostFacts("h0", "none", False)
+        return CellExecution(
+            request, lease, ExecutionRecord(execution_id), self.pool, reporter, host, self._finish
+        )  # fmt: skip
+
+    def _finish(self) -> None:
+        self.finished += 1
+
+    async def run(self, **start: Any) -> tuple[CellExecution, pb.CellSaved]:
+        execution = self.start(**start)
+        await within(execution.run())
+        return execution, self.checked(execution)
+
+    def checked(self, execution: CellExecution) -> pb.CellSaved:
+        """The outcome of an ended execution, which is complete whatever happened."""
+        messages = messages_of(execution)
+        assert [message.position for message in messages] == list(range(1, len(messages) + 1))
+        assert messages[-1].HasField("saved") and sum(message.HasField("ended") for message in messages) == 1
+        last = self.reports.all[-1]
+        assert last.release and last.execution_id == execution.lease.execution_id and self.finished == self.number
+        assert all(facts.users == 0 for facts in self.pool.facts())
+        return messages[-1].saved
+
+
+@pytest.fixture
+def bench(parts: Parts) -> Bench:
+    return Bench(parts, parts.pool())
+
+
+def messages_of(execution: CellExecution) -> list[pb.ExecuteResponse]:
+    return execution.record._messages
+
+
+def reply_of(execution: CellExecution) -> dict[str, Any]:
+    ended = next(message.ended for message in messages_of(execution) if message.HasField("ended"))
+    reply: dict[str, Any] = msgpack.unpackb(ended.reply)
+    return reply
+
+
+async def hang(_worker: ScriptedWorker, _request: Any) -> Any:
+    await asyncio.Event().wait()
+
+
+def dying(code: int = -9) -> Any:
+    async def die(worker: ScriptedWorker, _request: Any) -> Any:
+        worker.die(code)
+        await asyncio.Event().wait()
+
+    return die
+
+
+async def test_cell_runs_is_saved_and_reported(bench: Bench) -> None:
+    execution, saved = await bench.run()
+    assert (saved.version, saved.error_reason, saved.path, saved.host_id) == (2, "", types_pb2.START_PATH_COLD, "h0")
+    assert (saved.figures.dirty_regions, saved.figures.run_s) == (3, 0.5)
+    assert 0 <= saved.figures.gpu_pinned_s <= saved.figures.gpu_held_s
+    assert [(item.name, item.reason) for item in saved.unsaved] == [("gen", "NOT_SERIALIZABLE")]
+    stages = [message.stage.stage for message in messages_of(execution) if message.HasField("stage")]
+    assert stages == [1, 3, 5, 6, 7]
+    assert [report.state for report in bench.reports.all] == [STARTED, FINISHED, SAVED]
+    worker = bench.reports.all[-1].worker
+    assert (worker.stage, worker.version, worker.gpu_indices) == (Stage.COMPLETED, 2, [0])
+    assert bench.parts.forker.workers[0].asked == ["prepare", "attach", "run"]
+
+
+async def test_warm_worker_is_used_again_without_a_second_attach(bench: Bench) -> None:
+    _execution, first = await bench.run()
+    _execution, second = await bench.run(worker_id=WorkerId(first.worker_id), path=2)
+    assert second.worker_id == first.worker_id and second.path == types_pb2.START_PATH_WARM
+    assert second.figures.gpu_resident_s > 0
+    assert bench.parts.forker.workers[0].asked == ["prepare", "attach", "run", "prepare", "run"]
+
+
+async def test_prepared_worker_counts_its_preparation_not_the_refresh(bench: Bench) -> None:
+    prepared = await bench.pool.prepare_ahead(None, SESSION, ONE, RECIPE)
+    prepared.worker.facts.prepare_ms = 1234.0
+    _execution, saved = await bench.run(worker_id=prepared.worker.facts.worker_id, path=1)
+    assert saved.path == types_pb2.START_PATH_PREPARED and saved.figures.prepare_ms == 1234.0
+
+
+async def test_worker_on_another_gpu_is_not_used(bench: Bench) -> None:
+    _execution, first = await bench.run(gpus=(0,))
+    _execution, second = await bench.run(worker_id=WorkerId(first.worker_id), path=2, gpus=(1,))
+    assert second.worker_id != first.worker_id and second.path == types_pb2.START_PATH_COLD
+
+
+async def test_other_workers_on_the_gpu_make_way(bench: Bench) -> None:
+    _execution, first = await bench.run()
+    _execution, second = await bench.run(worker_id=None)
+    assert second.worker_id != first.worker_id
+    assert [facts.worker_id for facts in bench.pool.facts()] == [second.worker_id]
+
+
+@pytest.mark.parametrize("step", ["prepare", "attach"])
+async def test_worker_that_dies_before_the_cell_is_replaced_once(bench: Bench, step: str) -> None:
+    wells = {"prepare": prepare_well, "attach": attach_well}
+
+    async def die_first(worker: ScriptedWorker, request: Any) -> Any:
+        if worker.pid == 1_000_000:
+            return await dying()(worker, request)
+        return await wells[step](worker, request)
+
+    setattr(bench.parts.script, step, die_first)
+    _execution, saved = await bench.run()
+    assert (saved.version, saved.error_reason, len(bench.parts.forker.workers)) == (2, "", 2)
+
+
+async def test_workers_that_always_die_before_the_cell_end_it_with_their_cause(bench: Bench) -> None:
+    bench.parts.script.prepare = dying(-9)
+    execution, saved = await bench.run()
+    assert saved.error_reason == "WORKER_LOST" and "nothing was run" in saved.error_message
+    assert "SIGKILL" in reply_of(execution)["evalue"] and len(bench.parts.forker.workers) == 2
+    assert bench.reports.all[-1].state == FAILED
+
+
+async def test_zygote_that_dies_during_the_fork_is_tried_again(bench: Bench) -> None:
+    bench.parts.forker.errors = [Unavailable("ZYGOTE_FAILED", "it ended")]
+    _execution, saved = await bench.run()
+    assert saved.error_reason == ""
+
+
+async def test_worker_that_dies_in_the_cell_is_the_cells_error(bench: Bench) -> None:
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        await worker.tell("started", request)
+        return await dying(-11)(worker, request)
+
+    bench.parts.script.run = run
+    execution, saved = await bench.run()
+    assert (saved.error_reason, saved.version) == ("WORKER_LOST", 1)
+    assert "while the cell ran" in saved.error_message and "changes are lost" in saved.error_message
+    assert "version 1" in saved.error_message and reply_of(execution)["ename"] == "WORKER_LOST"
+    assert [report.state for report in bench.reports.all] == [STARTED, FAILED]
+    assert bench.reports.all[-1].worker.stage == Stage.GONE
+
+
+async def test_worker_that_dies_in_its_save_keeps_the_cells_own_reply(bench: Bench) -> None:
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        await run_well(worker, request)
+        return await dying()(worker, request)
+
+    bench.parts.script.run = run
+    execution, saved = await bench.run()
+    assert reply_of(execution) == {"status": "ok"}
+    assert saved.error_reason == "WORKER_LOST" and "being saved" in saved.error_message
+
+
+async def test_worker_that_dies_after_its_commit_has_saved_the_cell(bench: Bench) -> None:
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        await run_well(worker, request)
+        body = {"manifest": manifest_of([], parent=1), "parent": 1, "epoch": 1, "execution_id": request["execution_id"]}
+        await worker.link.request("commit", body)
+        return await dying()(worker, request)
+
+    bench.parts.script.run = run
+    _execution, saved = await bench.run()
+    assert saved.version == 2 and "had been saved already (version 2)" in saved.error_message
+    assert bench.reports.all[-1].state == SAVED
+
+
+async def test_commit_of_an_earlier_cell_is_not_taken_for_this_ones(bench: Bench) -> None:
+    _execution, first = await bench.run()
+    worker = bench.pool.usable(WorkerId(first.worker_id), SESSION, ONE)
+    assert worker is not None
+    worker.requests.owner.committed = ExecutionId("x-1"), Version(7)
+
+    async def refuse(_worker: ScriptedWorker, _request: Any) -> Any:
+        raise Corrupt("UNIT_MISSING", "gone")
+
+    bench.parts.script.prepare = refuse
+    _execution, saved = await bench.run(worker_id=WorkerId(first.worker_id), version=8)
+    assert (saved.version, saved.error_reason, bench.reports.all[-1].state) == (8, "UNIT_MISSING", FAILED)
+
+
+async def test_save_that_is_refused_names_the_parent_version(bench: Bench) -> None:
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        await run_well(worker, request)
+        raise Corrupt("CHECKSUM_MISMATCH", "bad bytes")
+
+    bench.parts.script.run = run
+    _execution, saved = await bench.run()
+    assert saved.error_reason == "CHECKSUM_MISMATCH" and "version 1" in saved.error_message
+    await until(lambda: not bench.pool.facts())
+
+
+async def test_save_without_end_is_cut_off(parts: Parts) -> None:
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        await run_well(worker, request)
+        await asyncio.Event().wait()
+
+    parts.script.run = run
+    bench = Bench(parts, parts.pool(save_s=0.05))
+    _execution, saved = await bench.run()
+    assert saved.error_reason == "SAVE_TIMEOUT" and "0.05 s" in saved.error_message
+
+
+@pytest.mark.parametrize(
+    ("start", "reason"),
+    [({"context": b"\xc1"}, "CONTEXT_MALFORMED"), ({"context": msgpack.packb(3)}, "FIELD_MALFORMED")],
+)
+async def test_malformed_start_still_ends_the_execution(bench: Bench, start: dict[str, Any], reason: str) -> None:
+    _execution, saved = await bench.run(**start)
+    assert saved.error_reason == reason and "nothing was run" in saved.error_message
+
+
+@pytest.mark.parametrize("error", [OSError("too many open files"), ZeroDivisionError("planted")])
+async def test_fault_of_ours_still_ends_the_execution_without_its_text(bench: Bench, error: Exception) -> None:
+    bench.parts.forker.errors = [error, error]
+    _execution, saved = await bench.run()
+    assert saved.error_reason == "BUG" and str(error) not in saved.error_message
+    assert bench.reports.all[-1].reason == "BUG"
+
+
+async def test_message_that_makes_no_sense_ends_the_worker_and_the_cell(bench: Bench) -> None:
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        await worker.tell("started", request)
+        await worker.tell("output", request, message="no map")
+        return saved_reply()
+
+    bench.parts.script.run = run
+    _execution, saved = await bench.run()
+    assert saved.error_reason in ("WORKER_LOST", "FIELD_MALFORMED")
+
+
+async def test_reply_that_makes_no_sense_is_an_error_not_a_save(bench: Bench) -> None:
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        await run_well(worker, request)
+        return {**saved_reply(), "unsaved": [3]}
+
+    bench.parts.script.run = run
+    _execution, saved = await bench.run()
+    assert saved.error_reason == "FIELD_MALFORMED"
+
+
+async def test_cancelled_execution_is_ended_too(bench: Bench) -> None:
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        await worker.tell("started", request)
+        await asyncio.Event().wait()
+
+    bench.parts.script.run = run
+    execution = bench.start()
+    task = asyncio.create_task(execution.run())
+    await until(lambda: bool(bench.reports.all))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await within(task)
+    assert bench.checked(execution).error_reason == "HOST_STOPPED"
+    assert bench.parts.forker.workers[0].signals == [signal.SIGKILL]
+
+
+async def test_interrupt_reaches_the_running_cell(bench: Bench) -> None:
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        await worker.tell("started", request)
+        await worker.interrupted.wait()
+        await worker.tell("ended", request, reply={"status": "error", "ename": "KeyboardInterrupt"}, run_s=0.1)
+        return saved_reply()
+
+    bench.parts.script.run = run
+    execution = bench.start()
+    task = asyncio.create_task(execution.run())
+    await until(lambda: bool(bench.reports.all))
+    execution.interrupt(kill=False)
+    await within(task)
+    assert reply_of(execution)["ename"] == "KeyboardInterrupt" and bench.checked(execution).version == 2
+    execution.interrupt(kill=False)
+    assert bench.parts.forker.workers[0].signals == [signal.SIGINT], "after its end the worker is not interrupted"
+
+
+async def test_interrupt_before_the_cell_starts_is_remembered(bench: Bench) -> None:
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        await worker.tell("started", request)
+        await worker.interrupted.wait()
+        await worker.tell("ended", request, reply={"status": "error"}, run_s=0.1)
+        return saved_reply()
+
+    bench.parts.script.run = run
+    execution = bench.start()
+    execution.interrupt(kill=False)
+    await within(execution.run())
+    assert bench.checked(execution).error_reason == ""
+
+
+@pytest.mark.parametrize("step", ["prepare", "attach", "run"])
+async def test_kill_ends_the_cell_in_every_stage(bench: Bench, step: str) -> None:
+    setattr(bench.parts.script, step, hang)
+    execution = bench.start()
+    task = asyncio.create_task(execution.run())
+    await until(lambda: bool(bench.parts.forker.workers) and step in bench.parts.forker.workers[0].asked)
+    execution.interrupt(kill=True)
+    await within(task)
+    saved = bench.checked(execution)
+    assert saved.error_reason == "WORKER_LOST" and "as the person asked" in saved.error_message
+    assert len(bench.parts.forker.workers) == 1, "what was killed on purpose is not replaced"
+
+
+async def test_kill_before_there_is_a_worker_ends_the_cell(bench: Bench) -> None:
+    execution = bench.start()
+    execution.interrupt(kill=True)
+    await within(execution.run())
+    assert bench.checked(execution).error_reason == "WORKER_LOST"
+    assert "run" not in bench.parts.forker.workers[0].asked
+
+
+async def test_abandoned_cell_is_ended_but_its_save_is_not(bench: Bench) -> None:
+    bench.parts.script.run = hang
+    execution = bench.start()
+    task = asyncio.create_task(execution.run())
+    await until(lambda: bool(bench.parts.forker.workers) and "run" in bench.parts.forker.workers[0].asked)
+    execution.abandon()
+    await within(task)
+    assert bench.checked(execution).error_reason == "CALLER_GONE"
+
+    may_save = asyncio.Event()
+
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        reply = await run_well(worker, request)
+        await may_save.wait()
+        return reply
+
+    bench.parts.script.run = run
+    saving = bench.start()
+    task = asyncio.create_task(saving.run())
+    await until(lambda: any(report.state == FINISHED for report in bench.reports.all))
+    saving.abandon()
+    may_save.set()
+    await within(task)
+    assert bench.checked(saving).version == 2
+
+
+async def test_input_reply_reaches_the_worker(bench: Bench) -> None:
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        await worker.tell("started", request)
+        await worker.tell("input_request", request, prompt="name? ", password=False)
+        await until(lambda: bool(worker.told))
+        await worker.tell("ended", request, reply={"status": "ok"}, run_s=0.1)
+        return saved_reply()
+
+    bench.parts.script.run = run
+    execution = bench.start()
+    task = asyncio.create_task(execution.run())
+    await until(lambda: any(message.HasField("input_request") for message in messages_of(execution)))
+    await execution.input_reply("Ada", refused=False)
+    await within(task)
+    assert bench.parts.forker.workers[0].told == [{"t": "input_reply", "value": "Ada", "refused": False}]
+
+
+async def test_preparation_refused_by_the_worker_is_not_run(bench: Bench) -> None:
+    async def refuse(_worker: ScriptedWorker, _request: Any) -> Any:
+        raise InvalidArgument("CWD_UNUSABLE", "no such folder")
+
+    bench.parts.script.prepare = refuse
+    _execution, saved = await bench.run()
+    assert saved.error_reason == "CWD_UNUSABLE" and "run" not in bench.parts.forker.workers[0].asked

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+from typing import Any
+
+import pytest
+from daemon_fakes import SESSION, Parts, down, manifest_of, region, until, within
+
+from looseleaf.dirty_tracker import Memfd
+from looseleaf.errors import CapacityExceeded, Conflict, Corrupt, InvalidArgument, LooseLeafError, PreconditionFailed
+from looseleaf.ids import Epoch, SessionId
+from looseleaf.services.worker_daemon import regions as regions_module
+from looseleaf.services.worker_daemon import state_requests
+from looseleaf.services.worker_daemon.arena import SEGMENT_SLOTS_MIN
+from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
+from looseleaf.units import REGION_BYTES
+
+
+class Peer:
+    """A kernel or worker that sends requests."""
+
+    def __init__(self, parts: Parts, session: SessionId = SESSION) -> None:
+        self.requests: StateRequests = parts.requests(StateOwner(session, Epoch(1)))
+        self._ring: mmap.mmap | None = None
+
+    async def ask(self, kind: str, **body: Any) -> dict[str, Any]:
+        return (await self.requests.handlers()[kind](body, [])).body
+
+    async def put(self, *numbers: int, spoil: int = -1) -> None:
+        """Regions by way of the ring; the one of number `spoil` has a wrong byte."""
+        if self._ring is None:
+            reply = await self.requests.ring({}, [])
+            self._ring = mmap.mmap(reply.fds[0], reply.body["size_bytes"])
+        rows = []
+        for slot, number in enumerate(numbers):
+            (region_id, length), data = region(number)
+            start = slot * REGION_BYTES
+            self._ring[start : start + length] = data if number != spoil else b"?" + data[1:]
+            rows.append([region_id, length, slot])
+        await self.ask("put_regions", regions=rows)
+
+    async def commit(self, *numbers: int, parent: int = 0, session: SessionId = SESSION) -> dict[str, Any]:
+        manifest = manifest_of([region(number)[0] for number in numbers], parent=parent, session=session)
+        return await self.ask("commit", manifest=manifest, parent=parent, epoch=1, execution_id="x-1")
+
+    async def close(self) -> None:
+        if self._ring is not None:
+            self._ring.close()
+        await self.requests.close()
+
+
+@pytest.fixture
+async def peer(parts: Parts) -> Any:
+    made = Peer(parts)
+    yield made
+    await made.close()
+
+
+def keys(*numbers: int) -> list[Any]:
+    return [region(number)[0] for number in numbers]
+
+
+def rows(*numbers: int) -> list[list[Any]]:
+    return [list(key) for key in keys(*numbers)]
+
+
+async def test_saved_regions_are_staged_and_its_pins_end_with_the_commit(parts: Parts, peer: Peer) -> None:
+    assert await peer.ask("have_regions", regions=rows(1, 2)) == {"missing": [0, 1]}
+    await peer.put(1, 2)
+    assert await peer.commit(1, 2) == {"version": 1, "durable": False}
+    assert parts.staged == [(SESSION, 1, keys(1, 2))]
+    assert parts.regions.table.pinned(peer.requests._save) == []
+
+
+async def test_commit_of_carried_regions_stages_only_what_is_new(parts: Parts, peer: Peer) -> None:
+    await peer.put(1)
+    await peer.commit(1)
+    await peer.put(2)
+    await peer.commit(1, 2, parent=1)
+    assert parts.staged[1] == (SESSION, 2, keys(2))
+
+
+async def test_region_that_a_save_found_here_stays_until_its_commit(parts: Parts, peer: Peer) -> None:
+    await peer.put(1)
+    await peer.commit(1)
+    parts.make_durable(SESSION, 1)
+    other = Peer(parts, SessionId("s-2"))
+    assert await other.ask("have_regions", regions=rows(1)) == {"missing": []}
+    assert parts.regions.table.evict(10) == []
+    await other.commit(1, session=SessionId("s-2"))
+    assert parts.staged[-1] == ("s-2", 1, keys(1))
+    await other.close()
+
+
+async def test_durable_commit_stages_nothing(parts: Parts, peer: Peer) -> None:
+    parts.store.committed_durable = True
+    await peer.put(1)
+    assert (await peer.commit(1))["durable"]
+    assert parts.staged == [] and len(parts.regions.table.evict(10)) == 1
+
+
+@pytest.mark.parametrize("error", [Conflict("MANIFEST_MOVED", "moved"), PreconditionFailed("STALE_EPOCH", "old")])
+async def test_refused_commit_keeps_its_pins_for_a_repeat(parts: Parts, peer: Peer, error: LooseLeafError) -> None:
+    parts.store.errors["commit"] = [error]
+    await peer.put(1)
+    with pytest.raises(type(error)):
+        await peer.commit(1)
+    assert parts.staged == [] and parts.regions.table.pinned(peer.requests._save) == keys(1)
+    await peer.commit(1)
+    assert parts.staged == [(SESSION, 1, keys(1))]
+
+
+async def test_commit_without_an_answer_counts_as_staged(parts: Parts, peer: Peer) -> None:
+    parts.store.errors["commit"] = [down()]
+    await peer.put(1)
+    with pytest.raises(LooseLeafError, match="STORE_DOWN"):
+        await peer.commit(1)
+    assert parts.staged == [(SESSION, 1, keys(1))]
+
+
+async def test_commit_goes_on_when_its_peer_is_gone(parts: Parts) -> None:
+    peer = Peer(parts)
+    await peer.put(1)
+    parts.store.may_commit.clear()
+    committing = asyncio.create_task(peer.commit(1))
+    await until(lambda: bool(peer.requests._commits))
+    committing.cancel()
+    closing = asyncio.create_task(peer.close())
+    await asyncio.sleep(0)
+    assert keys(1)[0] in parts.regions.table
+    parts.store.may_commit.set()
+    await within(closing)
+    assert parts.staged == [(SESSION, 1, keys(1))] and peer.requests.owner.committed == ("x-1", 1)
+
+
+async def test_regions_of_a_save_without_commit_go_with_the_connection(parts: Parts) -> None:
+    peer = Peer(parts)
+    await peer.put(1, 2)
+    await peer.close()
+    assert parts.regions.arena.used_bytes == 0
+
+
+async def test_put_with_one_bad_region_keeps_nothing_of_the_message(parts: Parts, peer: Peer) -> None:
+    with pytest.raises(Corrupt, match="CHECKSUM_MISMATCH"):
+        await peer.put(1, 2, 3, spoil=2)
+    assert parts.regions.arena.used_bytes == 0
+    await peer.put(1, 2, 3)
+
+
+async def test_put_into_a_full_arena_keeps_nothing_of_the_message(
+    parts: Parts, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(regions_module, "ROOM_WAIT_S", 0.05)
+    for number in range(SEGMENT_SLOTS_MIN - 1):
+        key, data = region(100 + number)
+        await parts.regions.put(key, memoryview(data), "other")
+    with pytest.raises(CapacityExceeded, match="ARENA_FULL"):
+        await peer.put(1, 2)
+    assert len(parts.regions.table) == SEGMENT_SLOTS_MIN - 1
+    parts.regions.unpin("other")
+
+
+async def test_put_outside_the_ring_or_without_one_is_refused(parts: Parts, peer: Peer) -> None:
+    with pytest.raises(PreconditionFailed, match="NO_RING"):
+        await peer.ask("put_regions", regions=[])
+    await peer.put(1)
+    with pytest.raises(InvalidArgument, match="RING_SLOT_UNKNOWN"):
+        await peer.ask("put_regions", regions=[[b"r" * 16, 10, 10_000]])
+
+
+async def test_mapped_regions_stay_until_each_mapping_is_given_back(parts: Parts, peer: Peer) -> None:
+    await peer.put(1)
+    await peer.commit(1)
+    for _ in range(2):
+        reply = await peer.requests.map_regions({"regions": rows(1)}, [])
+    assert reply.fds == [] and reply.body["segments"] == [], "the segment was sent before"
+    parts.make_durable(SESSION, 1)
+    await peer.ask("unmap_regions", regions=rows(1))
+    assert parts.regions.table.evict(1) == []
+    await peer.ask("unmap_regions", regions=rows(1))
+    assert len(parts.regions.table.evict(1)) == 1
+
+
+async def test_mapped_place_holds_the_bytes(parts: Parts, peer: Peer) -> None:
+    await peer.put(1, 2)
+    reply = await peer.requests.map_regions({"regions": rows(2, 1, 2)}, [])
+    (_segment, offset), _one, again = reply.body["places"]
+    assert (offset, len(reply.fds)) == (again[1], 1)
+    size_bytes = os.fstat(reply.fds[0]).st_size
+    with Memfd.open_fd(reply.fds[0], size_bytes, False) as memory:
+        data = region(2)[1]
+        assert bytes(memoryview(memory.buffer)[offset : offset + len(data)]) == data
+
+
+async def test_units_come_in_frames_and_the_rest_is_asked_again(
+    parts: Parts, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_requests, "UNITS_REPLY_BYTES_MAX", 10)
+    await peer.ask("put_units", units=[[bytes([n]) * 16, b"x" * 6] for n in range(3)])
+    reply = await peer.ask("fetch_units", hashes=[bytes([n]) * 16 for n in range(3)])
+    assert [unit_hash[0] for unit_hash, _data in reply["units"]] == [0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("have_regions", {"regions": [[b"short", 10]]}),
+        ("have_regions", {"regions": "no"}),
+        ("put_units", {"units": [[1, 2]]}),
+        ("commit", {"manifest": b"", "parent": 0, "epoch": 1, "execution_id": "x-1"}),
+        ("fetch_units", {"hashes": [3]}),
+        ("map_regions", {"regions": [[b"r" * 16]]}),
+        ("unmap_regions", {}),
+    ],
+)
+async def test_malformed_request_is_refused(peer: Peer, kind: str, body: dict[str, Any]) -> None:
+    with pytest.raises((InvalidArgument, Corrupt)):
+        await peer.ask(kind, **body)
+
+
+async def test_manifest_of_a_session_without_versions_is_none(peer: Peer) -> None:
+    assert await peer.ask("manifest") == {
+        "version": 0, "head": 0, "epoch": 1, "durable_version": 0, "manifest": None,
+    }  # fmt: skip
+
+
+async def test_message_of_too_many_regions_is_refused(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_requests, "REGIONS_PER_REQUEST_MAX", 2)
+    with pytest.raises(InvalidArgument, match="MESSAGE_TOO_LONG"):
+        await peer.ask("have_regions", regions=rows(1, 2, 3))
+
+
+@pytest.mark.parametrize("kind", ["put_units", "commit", "manifest", "fetch_units", "map_regions"])
+async def test_connection_without_a_session_may_ask_for_no_state(parts: Parts, kind: str) -> None:
+    peer = Peer(parts, SessionId(""))
+    with pytest.raises(PreconditionFailed, match="NO_SESSION"):
+        await peer.ask(kind, units=[], manifest=b"", hashes=[], regions=[])
+
+
+async def test_manifest_of_another_session_is_refused(parts: Parts, peer: Peer) -> None:
+    with pytest.raises(InvalidArgument, match="MANIFEST_FOREIGN"):
+        await peer.commit(session=SessionId("s-2"))
