@@ -78,7 +78,8 @@ class ServiceConfig(_Section):
     metrics_port: int = Field(default=0, ge=0, le=65535, description="Prometheus port on loopback; 0 is off")
     allow_remote_tcp: bool = Field(default=False, description="allow a TCP address that other machines can reach")
     shutdown_grace_s: float = Field(default=5.0, ge=0, description="time for running calls after SIGTERM")
-    message_bytes_max: int = Field(default=16 * MIB, ge=MIB, description="largest gRPC message")
+    # A frame of the worker protocol (32 MiB) must fit: an output that does not would cost its cell.
+    message_bytes_max: int = Field(default=40 * MIB, ge=33 * MIB, description="largest gRPC message")
     executor_threads_max: int = Field(default=4, ge=1, description="threads for blocking work")
 
     @model_validator(mode="before")

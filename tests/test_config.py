@@ -14,6 +14,9 @@ from looseleaf.config import (
     StoreConfig,
     default_run_dir,
 )
+from looseleaf.protocol.frames import FRAME_BYTES_MAX
+from looseleaf.rpc.policy import MESSAGE_BYTES_MAX
+from looseleaf.units import MIB
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +82,14 @@ def test_value_out_of_bounds_is_refused() -> None:
         DaemonConfig(gpus=-1)
     with pytest.raises(ValidationError, match="log_level"):
         DaemonConfig(log_level="loud")  # type: ignore[arg-type]
+
+
+def test_every_grpc_message_limit_has_room_for_a_frame_of_the_worker_protocol() -> None:
+    least = FRAME_BYTES_MAX + MIB
+    assert DaemonConfig().message_bytes_max >= least
+    assert least <= MESSAGE_BYTES_MAX
+    with pytest.raises(ValidationError):
+        DaemonConfig(message_bytes_max=FRAME_BYTES_MAX)
 
 
 def test_addresses_follow_the_run_folder_unless_given(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

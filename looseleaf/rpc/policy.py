@@ -8,7 +8,8 @@ import time
 from contextvars import ContextVar
 from typing import Any, Final
 
-MESSAGE_BYTES_MAX: Final = 16 << 20
+# A frame of the worker protocol (32 MiB) must fit.
+MESSAGE_BYTES_MAX: Final = 40 << 20
 # Errors ride in trailers; gRPC's default of 8 KiB would turn a large one into an unreadable fault.
 METADATA_BYTES_MAX: Final = 64 << 10
 CONCURRENT_CALLS_MAX: Final = 20_000

@@ -49,6 +49,16 @@ def test_worker_death_is_the_cells_error_and_the_parent_version_stays(notebook: 
     assert notebook.ok("kept").value == "[1, 2, 4]"
 
 
+def test_outputs_of_many_megabytes_are_shown_and_their_cells_saved(notebook: Any) -> None:
+    notebook.ok("import torch\nkept = [1]\nw = torch.ones(2)")
+    shown = notebook.ok("%%gpu\nw.cuda()\nkept.append(2)\ndisplay({'text/plain': 'x' * (20 << 20)}, raw=True)")
+    assert shown.kinds.count("display_data") == 1
+    assert len(notebook.ok("%%gpu\nkept.append(3)\nprint('\\N{SNAKE}' * (5 << 20))").text) == (5 << 20) + 1
+    failed = notebook.run("%%gpu\nkept.append(4)\nraise ValueError('x' * (20 << 20))")
+    assert failed.ename == "ValueError" and failed.error.endswith(" more characters)")
+    assert notebook.ok("kept").value == "[1, 2, 3, 4]"
+
+
 def test_prepared_worker_killed_before_run_is_replaced(notebook: Any) -> None:
     notebook.ok("import torch\nvalue = torch.ones(100_000)")
     code = "(value.cuda() * 3).sum().item()"
