@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 Message = dict[str, Any]
 
-# A worker that is lost like this before the first statement is replaced: nothing of the cell has happened yet.
+# A worker that is lost like this before it was given the cell is replaced: nothing of the cell has happened yet.
 REPLACED_REASONS = frozenset({"WORKER_LOST", "ZYGOTE_FAILED"})
 
 
@@ -70,6 +70,8 @@ class CellExecution:
         self._worker: WorkerProcess | None = None
         self._path = types_pb2.StartPath.Name(lease.path)
         self._figures = scheduler_pb2.ExecutionFigures()
+        # The worker has the cell: from here on its first statement may have run, whether or not it said so.
+        self._handed_over = False
         self._started_s: float | None = None
         self._ended_s: float | None = None
         self._first_touch_s: float | None = None
@@ -109,7 +111,7 @@ class CellExecution:
         try:
             return await self._run_on(wanted, saved)
         except Unavailable as error:
-            untouched = self._started_s is None and not self._interrupted and self._cut is None
+            untouched = not self._handed_over and not self._interrupted and self._cut is None
             if error.reason not in REPLACED_REASONS or not untouched:
                 raise
             log.warning("worker_replaced", execution=self.lease.execution_id, reason=error.reason)
@@ -150,6 +152,7 @@ class CellExecution:
         start = self.start
         worker.facts.stage, worker.facts.execution_id = Stage.RUNNING, self.lease.execution_id
         worker.on_message = self._on_message
+        self._handed_over = True
         try:
             return await worker.run(
                 {
@@ -235,7 +238,7 @@ class CellExecution:
         if committed:
             return f"{what}; its changes had been saved already (version {committed})"
         valid = f"the variables are those of version {self.start.version}; run the cell again"
-        if self._started_s is None:
+        if not self._handed_over:
             return f"{what} (before the cell ran); nothing was run, {valid}"
         when = "while its changes were being saved" if self._ended_s is not None else "while the cell ran"
         return f"{what} ({when}); this cell's changes are lost, {valid}"

@@ -163,7 +163,8 @@ class Zygote:
             try:
                 return await channel.fork({"title": title, "env": env}, fds, FORK_TIMEOUT_S)
             except Timeout:
-                # One that hangs would fail every later fork too.
+                # One that hangs would fail every later fork too; they wait for its successor.
+                channel.close()
                 self._reaper.signal(self.pid, signal.SIGKILL)
                 raise
 

@@ -177,6 +177,14 @@ async def test_worker_that_dies_before_the_cell_is_replaced_once(bench: Bench, s
     assert (saved.version, saved.error_reason, len(bench.parts.forker.workers)) == (2, "", 2)
 
 
+async def test_cell_that_a_dead_worker_had_is_never_started_again(bench: Bench) -> None:
+    # Its `started` may have been lost with it: a second start could repeat what the first statement did.
+    bench.parts.script.run = dying(-9)
+    _execution, saved = await bench.run()
+    assert saved.error_reason == "WORKER_LOST" and "while the cell ran" in saved.error_message
+    assert len(bench.parts.forker.workers) == 1
+
+
 async def test_workers_that_always_die_before_the_cell_end_it_with_their_cause(bench: Bench) -> None:
     bench.parts.script.prepare = dying(-9)
     execution, saved = await bench.run()

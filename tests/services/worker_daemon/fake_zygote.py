@@ -1,0 +1,57 @@
+"""A zygote by script, exec'ed as the daemon execs one: `--ctl-fd N` among its arguments, FAKE_ZYGOTE for its ways.
+
+fork: forks for real · hang: takes requests and answers none · refuse: answers ERR · mute: is never ready ·
+die: exits before it is ready · unclean: says that it may not serve · once: dies at its first request
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+import msgpack
+
+
+def main() -> None:
+    how = os.environ["FAKE_ZYGOTE"]
+    control = socket.socket(fileno=int(sys.argv[sys.argv.index("--ctl-fd") + 1]))
+    print("the fake zygote says: starting", flush=True)
+    if how == "die":
+        sys.exit(3)
+    if how == "unclean":
+        send(control, {"t": "ERR", "id": 0, "errno": 0, "text": "FORBIDDEN_MODULE: ray"})
+        sys.exit(3)
+    if how == "mute":
+        time.sleep(1000)
+    imports = sys.argv[sys.argv.index("--imports") + 1].split(",")
+    send(control, {"t": "READY", "v": 1, "imports": [{"name": name, "seconds": 0.0} for name in imports], "failed": []})
+    while True:
+        data, fds, _flags, _address = socket.recv_fds(control, 65536, 8)
+        if not data:
+            return
+        answer(control, how, msgpack.unpackb(data), fds)
+        for fd in fds:
+            os.close(fd)
+
+
+def answer(control: socket.socket, how: str, request: Any, fds: list[int]) -> None:
+    if how == "once":
+        os._exit(1)
+    elif how == "refuse":
+        send(control, {"t": "ERR", "id": request["id"], "errno": 12, "text": "no memory"})
+    elif how == "fork":
+        send(control, {"t": "FORKED", "id": 10_000, "pid": 1})  # an answer to an earlier request
+        process = subprocess.Popen(["cat"], stdin=fds[0], stdout=fds[0])
+        send(control, {"t": "FORKED", "id": request["id"], "pid": process.pid})
+
+
+def send(control: socket.socket, message: dict[str, Any]) -> None:
+    control.send(msgpack.packb(message))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack
+import pytest
+from daemon_fakes import SESSION, down, until, within
+
+from looseleaf.errors import (
+    CapacityExceeded,
+    Conflict,
+    InvalidArgument,
+    LooseLeafError,
+    PreconditionFailed,
+    Unavailable,
+)
+from looseleaf.ids import Epoch
+from looseleaf.services.worker_daemon import run_relay
+from looseleaf.services.worker_daemon.run_relay import RunRelay
+from looseleaf.services.worker_daemon.state_requests import StateOwner
+from looseleaf.v1 import frontend_pb2, recipe_pb2, types_pb2
+from looseleaf.v1 import worker_daemon_pb2 as pb
+
+BODY = {"execution_id": "x-1", "source": "x.cuda()", "epoch": 1, "version": 3, "execution_count": 4, "cell_id": "c"}
+LEASE = types_pb2.Lease(
+    lease_id="l-1", epoch=1, host=types_pb2.HostAddress(host_id="h1", address="unix:/h1"), gpu_indices=[2],
+    worker_id="w-1", path="START_PATH_WARM",
+)  # fmt: skip
+
+
+def message(position: int, **fields: Any) -> pb.ExecuteResponse:
+    return pb.ExecuteResponse(position=position, **fields)
+
+
+def text(position: int) -> pb.ExecuteResponse:
+    return message(position, output=msgpack.packb({"type": "stream", "name": "stdout", "text": str(position)}))
+
+
+def saved(position: int) -> pb.ExecuteResponse:
+    return message(position, saved=pb.CellSaved(version=4, host_id="h1"))
+
+
+@dataclass
+class FakeClients:
+    """A frontend that leases when it may, and a host that goes by a script for each connection."""
+
+    may_lease: asyncio.Event = field(default_factory=asyncio.Event)
+    leases: bool = True
+    connections: list[list[pb.ExecuteResponse | Exception | asyncio.Event]] = field(default_factory=list)
+    submitted: list[frontend_pb2.SubmitCellRequest] = field(default_factory=list)
+    sent: list[list[pb.ExecuteRequest]] = field(default_factory=list)
+    closed: list[str] = field(default_factory=list)
+
+    async def submit(
+        self, request: frontend_pb2.SubmitCellRequest
+    ) -> AsyncGenerator[frontend_pb2.SubmitCellResponse, None]:
+        self.submitted.append(request)
+        try:
+            yield frontend_pb2.SubmitCellResponse(recipe=recipe_pb2.ExecutionRecipe(names=["x"]))
+            yield frontend_pb2.SubmitCellResponse(queue=frontend_pb2.QueueNews(position=2, reason="waits"))
+            await self.may_lease.wait()
+            if self.leases:
+                yield frontend_pb2.SubmitCellResponse(lease=LEASE)
+        finally:
+            self.closed.append("submit")
+
+    async def execute(
+        self, address: str, requests: AsyncIterator[pb.ExecuteRequest]
+    ) -> AsyncGenerator[pb.ExecuteResponse, None]:
+        sent: list[pb.ExecuteRequest] = []
+        self.sent.append(sent)
+
+        async def write() -> None:
+            async for request in requests:
+                sent.append(request)  # noqa: PERF401 - what was sent so far counts
+
+        writer = asyncio.create_task(write())
+        try:
+            await until(lambda: bool(sent))
+            for item in self.connections.pop(0):
+                if isinstance(item, asyncio.Event):
+                    await item.wait()
+                elif isinstance(item, Exception):
+                    raise item
+                else:
+                    yield item
+        finally:
+            writer.cancel()
+            self.closed.append("execute")
+
+
+class Kernel:
+    """Who submitted the cell; hears its events."""
+
+    def __init__(self, clients: FakeClients, **body: Any) -> None:
+        self.events: list[dict[str, Any]] = []
+        fakes: Any = clients
+        self.relay = RunRelay(StateOwner(SESSION, Epoch(1)), {**BODY, **body}, fakes, self._hear)
+
+    async def _hear(self, event: dict[str, Any]) -> None:
+        self.events.append(event)
+
+    @property
+    def kinds(self) -> list[str]:
+        return [event["kind"] for event in self.events]
+
+    @property
+    def texts(self) -> list[str]:
+        return [event["message"]["text"] for event in self.events if event["kind"] == "output"]
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> FakeClients:
+    monkeypatch.setattr(run_relay, "REJOIN_DELAY_S", 0.001)
+    made = FakeClients()
+    made.may_lease.set()
+    return made
+
+
+async def test_cell_is_carried_from_its_recipe_to_its_save(clients: FakeClients) -> None:
+    stage = pb.StageNews(stage="WORKER_STAGE_RUNNING", worker_id="w-1", pid=7, elapsed_ms=1.5)
+    ended = pb.CellEnded(reply=msgpack.packb({"status": "ok"}), run_s=0.5)
+    asked = pb.InputRequest(prompt="?", password=True)
+    clients.connections = [
+        [message(1, stage=stage), text(2), message(3, input_request=asked), message(4, ended=ended), saved(5)]
+    ]
+    kernel = Kernel(clients, context={"columns": 80})
+    found = await within(kernel.relay.run())
+    assert (found["version"], found["host_id"], found["error_reason"]) == (4, "h1", "")
+    assert kernel.kinds == ["recipe", "queue", "lease", "stage", "output", "input_request", "ended"]
+    assert all(event["execution_id"] == "x-1" for event in kernel.events)
+    assert kernel.events[2] == {
+        "execution_id": "x-1", "kind": "lease", "host_id": "h1", "gpu": 2, "path": 2, "worker_id": "w-1",
+    }  # fmt: skip
+    start = clients.sent[0][0].start
+    assert (start.lease_id, start.version, list(start.recipe.names)) == ("l-1", 3, ["x"])
+    assert msgpack.unpackb(start.context) == {"columns": 80}
+    assert clients.closed == ["submit", "execute"]
+
+
+async def test_connection_that_breaks_is_joined_again_and_nothing_is_heard_twice(clients: FakeClients) -> None:
+    clients.connections = [
+        [text(1), text(2), down("host")],
+        [text(1), text(2), text(3)],
+        # What was dropped meanwhile is told in one message at the place of the last that is gone.
+        [text(2), text(3), text(4), saved(5)],
+    ]
+    kernel = Kernel(clients)
+    await within(kernel.relay.run())
+    assert kernel.texts == ["1", "2", "3", "4"] and len(clients.sent) == 3
+
+
+async def test_note_about_dropped_output_does_not_hide_what_follows(clients: FakeClients) -> None:
+    clients.connections = [[text(1), down("host")], [text(50), text(51), saved(52)]]
+    kernel = Kernel(clients)
+    await within(kernel.relay.run())
+    assert kernel.texts == ["1", "50", "51"]
+
+
+async def test_host_that_stays_away_is_given_up(clients: FakeClients, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_relay, "REJOIN_S", 0.02)
+    clients.connections = [[down("host")] for _ in range(1000)]
+    with pytest.raises(Unavailable, match="HOST_LOST.*h1"):
+        await within(Kernel(clients).relay.run())
+
+
+@pytest.mark.parametrize("reason", ["LEASE_UNKNOWN", "LEASE_USED"])
+async def test_host_that_was_started_anew_says_lost_not_unrun(clients: FakeClients, reason: str) -> None:
+    clients.connections = [[down("host")], [PreconditionFailed(reason, "nothing was run")]]
+    with pytest.raises(Unavailable, match="HOST_LOST"):
+        await within(Kernel(clients).relay.run())
+
+
+async def test_lease_that_is_refused_at_once_ran_nothing(clients: FakeClients) -> None:
+    clients.connections = [[PreconditionFailed("LEASE_UNKNOWN", "nothing was run")]]
+    with pytest.raises(PreconditionFailed, match="LEASE_UNKNOWN"):
+        await within(Kernel(clients).relay.run())
+
+
+async def test_frontend_without_an_answer_is_an_error(clients: FakeClients) -> None:
+    clients.leases = False
+    with pytest.raises(Unavailable, match="NO_LEASE.*nothing was run"):
+        await within(Kernel(clients).relay.run())
+
+
+async def waiting(kernel: Kernel, clients: FakeClients, happened: Callable[[], bool]) -> asyncio.Task[Any]:
+    task = asyncio.create_task(kernel.relay.run())
+    await until(happened)
+    return task
+
+
+async def test_interrupt_in_the_queue_ends_the_wait(clients: FakeClients) -> None:
+    clients.may_lease.clear()
+    kernel = Kernel(clients)
+    task = await waiting(kernel, clients, lambda: "queue" in kernel.kinds)
+    await kernel.relay.interrupt(kill=False)
+    with pytest.raises(Conflict, match="INTERRUPTED.*nothing was run"):
+        await within(task)
+    assert clients.closed == ["submit"]
+
+
+async def test_interrupts_and_input_are_passed_on(clients: FakeClients) -> None:
+    may_end = asyncio.Event()
+    clients.connections = [[text(1), may_end, saved(2)]]
+    kernel = Kernel(clients)
+    task = await waiting(kernel, clients, lambda: bool(kernel.texts))
+    await kernel.relay.interrupt(kill=True)
+    await kernel.relay.input_reply("yes", refused=False)
+    await until(lambda: len(clients.sent[0]) == 3)
+    may_end.set()
+    await within(task)
+    assert clients.sent[0][1].interrupt.kill and clients.sent[0][2].input_reply.value == "yes"
+
+
+async def test_interrupts_that_nobody_takes_are_bounded(clients: FakeClients) -> None:
+    relay = Kernel(clients).relay
+    for _ in range(run_relay.REQUESTS_WAITING_MAX):
+        await relay.interrupt(kill=False)
+    with pytest.raises(CapacityExceeded, match="INTERRUPT_PENDING"):
+        await relay.interrupt(kill=False)
+
+
+@pytest.mark.parametrize("stage", ["queue", "run"])
+async def test_kernel_that_goes_closes_its_streams(clients: FakeClients, stage: str) -> None:
+    clients.connections = [[text(1), asyncio.Event()]]
+    if stage == "queue":
+        clients.may_lease.clear()
+    kernel = Kernel(clients)
+    task = await waiting(kernel, clients, lambda: bool(kernel.texts) if stage == "run" else "queue" in kernel.kinds)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await within(task)
+    await until(lambda: clients.closed[-1:] == ["submit" if stage == "queue" else "execute"])
+
+
+@pytest.mark.parametrize("body", [{"source": 3}, {"epoch": "1"}, {"version": -1}])
+async def test_malformed_cell_is_refused(clients: FakeClients, body: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match="FIELD_MALFORMED"):
+        await within(Kernel(clients, **body).relay.run())
+
+
+async def test_error_of_the_host_is_the_cells(clients: FakeClients) -> None:
+    clients.connections = [[CapacityExceeded("TOO_MANY", "no room")]]
+    with pytest.raises(LooseLeafError, match="TOO_MANY"):
+        await within(Kernel(clients).relay.run())

@@ -1,0 +1,297 @@
+"""The servicer on a real gRPC server over scripted workers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from daemon_fakes import SESSION, Parts, ScriptedWorker, prepare_well, region, saved_reply, until, within
+
+from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, PreconditionFailed
+from looseleaf.rpc.client import NO_DEADLINE, Channel, open_channel
+from looseleaf.rpc.server import Registration, RpcServer
+from looseleaf.services.worker_daemon import servicer as servicer_module
+from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
+from looseleaf.services.worker_daemon.core.worker_life import Stage
+from looseleaf.services.worker_daemon.execution import HostFacts
+from looseleaf.services.worker_daemon.host import Host
+from looseleaf.services.worker_daemon.servicer import WorkerDaemonServicer
+from looseleaf.v1 import checkpoint_pb2, recipe_pb2, scheduler_pb2, types_pb2
+from looseleaf.v1 import worker_daemon_pb2 as pb
+from looseleaf.v1.worker_daemon_pb2_grpc import WorkerDaemonServiceStub, add_WorkerDaemonServiceServicer_to_server
+
+WAIT_S = 20.0
+RECIPE = recipe_pb2.ExecutionRecipe(version=1, names=["x"])
+
+
+class FakeZygote:
+    pid = 4711
+    imports = ("json",)
+
+
+@dataclass
+class Rig:
+    """A daemon's face, as the scheduler and other daemons see it."""
+
+    parts: Parts
+    host: Host
+    servicer: WorkerDaemonServicer
+    channel: Channel
+    reports: list[scheduler_pb2.ReportExecutionRequest] = field(default_factory=list)
+
+    @property
+    def stub(self) -> Any:
+        return WorkerDaemonServiceStub(self.channel)
+
+    async def grant(self, number: int = 1, **lease: Any) -> None:
+        fields: dict[str, Any] = {
+            "lease_id": f"l-{number}", "session_id": SESSION, "epoch": 1, "execution_id": f"x-{number}",
+            "gpu_indices": [0], "path": "START_PATH_COLD", "ttl_ms": 10_000, **lease,
+        }  # fmt: skip
+        await self.stub.GrantLease(pb.GrantLeaseRequest(lease=types_pb2.Lease(**fields)), timeout_s=WAIT_S)
+
+    def start(self, number: int = 1, **start: Any) -> pb.ExecuteRequest:
+        fields = {
+            "execution_id": f"x-{number}", "lease_id": f"l-{number}", "session_id": SESSION, "epoch": 1, "version": 1,
+            "recipe": RECIPE, "source": "x", "execution_count": 1, **start,
+        }  # fmt: skip
+        return pb.ExecuteRequest(start=pb.ExecuteStart(**fields))
+
+    async def execute(self, number: int = 1, **start: Any) -> list[pb.ExecuteResponse]:
+        async with self.stub.Execute(timeout_s=NO_DEADLINE) as call:
+            await call.write(self.start(number, **start))
+            return [message async for message in call]
+
+    async def prepare(self, request_id: str = "r-1", **request: Any) -> pb.PrepareWorkerResponse:
+        fields = {"request_id": request_id, "session_id": SESSION, "epoch": 1, "recipe": RECIPE, **request}
+        answer: pb.PrepareWorkerResponse = await self.stub.PrepareWorker(
+            pb.PrepareWorkerRequest(**fields), timeout_s=WAIT_S
+        )
+        return answer
+
+
+@pytest.fixture
+async def rig(parts: Parts, tmp_path: Path) -> AsyncIterator[Rig]:
+    reports: list[scheduler_pb2.ReportExecutionRequest] = []
+
+    class Reporter:
+        report_progress = report_end = staticmethod(reports.append)
+
+    fakes: Any = (FakeZygote(), Reporter())
+    address = f"unix:{tmp_path}/d.sock"
+    host = Host(
+        HostFacts("h0", "none", False), address, 2, 1 << 30, LeaseTable(2), parts.regions, parts.pool(), *fakes,
+        lambda: 0, lambda: None,
+    )  # fmt: skip
+    servicer = WorkerDaemonServicer(host)
+    server = RpcServer(address)
+    server.bind()
+    await server.start([Registration(add_WorkerDaemonServiceServicer_to_server, servicer)])
+    channel = open_channel(address, peer="host")
+    yield Rig(parts, host, servicer, channel, reports)
+    await channel.close()
+    await server.stop(0)
+
+
+async def hang(_worker: ScriptedWorker, _request: Any) -> Any:
+    await asyncio.Event().wait()
+
+
+async def test_cell_under_a_lease_runs_once_and_is_heard_by_every_caller(rig: Rig) -> None:
+    await rig.grant()
+    first, second = await within(asyncio.gather(rig.execute(), rig.execute()))
+    third = await within(rig.execute())
+    assert first == second == third and first[-1].saved.version == 2
+    assert [message.position for message in first] == list(range(1, len(first) + 1))
+    assert rig.parts.forker.workers[0].asked.count("run") == 1
+    assert [lease.finished for lease in rig.host.leases.held()] == [True]
+
+
+async def test_execution_that_was_forgotten_is_not_started_again(rig: Rig) -> None:
+    await rig.grant()
+    await within(rig.execute())
+    rig.host.executions._records.clear()
+    with pytest.raises(PreconditionFailed, match="LEASE_USED"):
+        await within(rig.execute())
+
+
+@pytest.mark.parametrize("start", [{"lease_id": "l-9"}, {"execution_id": "x-9"}, {"epoch": 2}])
+async def test_cell_without_its_lease_is_refused(rig: Rig, start: dict[str, Any]) -> None:
+    await rig.grant()
+    with pytest.raises(PreconditionFailed, match="LEASE_UNKNOWN.*nothing was run"):
+        await within(rig.execute(**start))
+    assert rig.parts.forker.workers == []
+
+
+async def test_first_message_that_is_no_start_is_refused(rig: Rig) -> None:
+    async with rig.stub.Execute(timeout_s=NO_DEADLINE) as call:
+        await call.write(pb.ExecuteRequest(interrupt=pb.InterruptCell()))
+        with pytest.raises(InvalidArgument, match="EXECUTE_MALFORMED"):
+            await within(call.read())
+
+
+@pytest.mark.parametrize(
+    "lease",
+    [{"gpu_indices": []}, {"ttl_ms": 0}, {"path": 77}, {"session_id": ""}, {"execution_id": ""}, {"lease_id": ""}],
+)
+async def test_malformed_lease_is_refused_and_the_heartbeat_lives(rig: Rig, lease: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument, match="LEASE_MALFORMED"):
+        await rig.grant(**lease)
+    assert list(rig.host.snapshot().leases) == []
+
+
+async def test_interrupt_and_input_reach_the_cell(rig: Rig) -> None:
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        await worker.tell("started", request)
+        await worker.tell("input_request", request, prompt="?", password=True)
+        await worker.interrupted.wait()
+        await until(lambda: bool(worker.told))
+        await worker.tell("ended", request, reply={"status": "ok"}, run_s=0.1)
+        return saved_reply()
+
+    rig.parts.script.run = run
+    await rig.grant()
+    async with rig.stub.Execute(timeout_s=NO_DEADLINE) as call:
+        await call.write(rig.start())
+        while not (await within(call.read())).HasField("input_request"):
+            pass
+        await call.write(pb.ExecuteRequest(input_reply=pb.InputReply(value="yes")))
+        await call.write(pb.ExecuteRequest(interrupt=pb.InterruptCell(kill=False)))
+        assert [message async for message in call][-1].saved.version == 2
+    assert rig.parts.forker.workers[0].told[0]["value"] == "yes"
+
+
+async def test_caller_that_leaves_and_comes_back_finds_its_cell(rig: Rig) -> None:
+    may_end = asyncio.Event()
+
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        await worker.tell("started", request)
+        await may_end.wait()
+        await worker.tell("ended", request, reply={"status": "ok"}, run_s=0.1)
+        return saved_reply()
+
+    rig.parts.script.run = run
+    await rig.grant()
+    async with rig.stub.Execute(timeout_s=NO_DEADLINE) as call:
+        await call.write(rig.start())
+        await within(call.read())
+    may_end.set()
+    assert (await within(rig.execute()))[-1].saved.error_reason == ""
+
+
+async def test_cell_that_all_callers_left_for_good_is_ended(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servicer_module, "ABANDONED_S", 0.05)
+    rig.parts.script.run = hang
+    await rig.grant()
+    async with rig.stub.Execute(timeout_s=NO_DEADLINE) as call:
+        await call.write(rig.start())
+        await until(lambda: bool(rig.parts.forker.workers) and "run" in rig.parts.forker.workers[0].asked)
+    await within(rig.servicer.until_idle())
+    assert rig.reports[-1].reason == "CALLER_GONE" and rig.reports[-1].release
+    assert [lease.finished for lease in rig.host.leases.held()] == [True]
+
+
+async def test_prepare_again_with_the_same_request_gets_the_first_answer(rig: Rig) -> None:
+    first, second = await rig.prepare(), await rig.prepare()
+    assert first == second and len(rig.parts.forker.workers) == 1
+    assert set(first.stage_ms) == {"fork", "import", "restore", "total"} and first.mapped_bytes == 7
+
+
+async def test_prepare_does_not_reach_a_worker_between_its_refresh_and_its_cell(rig: Rig) -> None:
+    may_attach = asyncio.Event()
+
+    async def attach(worker: ScriptedWorker, _request: Any) -> Any:
+        await may_attach.wait()
+        return {}
+
+    rig.parts.script.attach = attach
+    await rig.grant()
+    running = asyncio.create_task(rig.execute())
+    await until(lambda: bool(rig.parts.forker.workers) and "attach" in rig.parts.forker.workers[0].asked)
+    with pytest.raises(Conflict, match="WORKER_BUSY"):
+        await rig.prepare(worker_id=rig.host.pool.facts()[0].worker_id)
+    may_attach.set()
+    assert (await within(running))[-1].saved.version == 2
+
+
+async def test_lease_for_a_worker_in_preparation_waits_for_it(rig: Rig) -> None:
+    may_prepare, order = asyncio.Event(), []
+
+    async def prepare(worker: ScriptedWorker, request: Any) -> Any:
+        order.append(tuple(request["names"]))
+        await may_prepare.wait()
+        return await prepare_well(worker, request)
+
+    rig.parts.script.prepare = prepare
+    preparing = asyncio.create_task(rig.prepare(recipe=recipe_pb2.ExecutionRecipe(version=1, names=["ahead"])))
+    await until(lambda: bool(order))
+    worker_id = rig.host.pool.facts()[0].worker_id
+    await rig.grant(worker_id=worker_id, path="START_PATH_PREPARED")
+    running = asyncio.create_task(rig.execute())
+    await until(lambda: rig.host.pool.facts()[0].users == 2)
+    may_prepare.set()
+    messages = await within(running)
+    assert (await within(preparing)).worker_id == worker_id == messages[-1].saved.worker_id
+    assert order == [("ahead",), ("x",)] and messages[-1].saved.path == types_pb2.START_PATH_PREPARED
+
+
+async def test_evict_answers_for_idle_busy_and_unknown_workers(rig: Rig) -> None:
+    worker_id = (await rig.prepare()).worker_id
+
+    async def evict(name: str) -> bool:
+        request = pb.EvictWorkerRequest(request_id="r-2", worker_id=name)
+        return bool((await rig.stub.EvictWorker(request, timeout_s=WAIT_S)).evicted)
+
+    async with rig.host.pool.reserved(worker_id, SESSION, 1):  # type: ignore[arg-type]
+        assert not await evict(worker_id)
+    assert await evict(worker_id) and await evict(worker_id) and await evict("w-unknown")
+
+
+async def test_revoke_tells_whether_a_cell_runs(rig: Rig) -> None:
+    async def revoke() -> bool:
+        request = pb.RevokeLeaseRequest(request_id="r-3", lease_id="l-1")
+        return bool((await rig.stub.RevokeLease(request, timeout_s=WAIT_S)).in_use)
+
+    assert not await revoke()
+    await rig.grant()
+    assert not await revoke()
+    with pytest.raises(LooseLeafError, match="LEASE_UNKNOWN"):
+        await within(rig.execute())
+    await rig.grant()
+    rig.parts.script.run = hang
+    running = asyncio.create_task(rig.execute())
+    await until(lambda: bool(rig.parts.forker.workers) and "run" in rig.parts.forker.workers[0].asked)
+    assert await revoke()
+    rig.parts.forker.workers[0].die(-9)
+    await within(running)
+
+
+async def test_fetch_leaves_out_what_the_arena_lacks(rig: Rig) -> None:
+    key, data = region(1)
+    await rig.parts.regions.put(key, memoryview(data), "save")
+    wanted = [checkpoint_pb2.RegionRef(region_id=k[0], length_bytes=k[1]) for k in (region(2)[0], key)]
+    async with rig.stub.FetchRegions(pb.FetchRegionsRequest(regions=wanted), timeout_s=WAIT_S) as chunks:
+        assert [chunk.chunk.data async for chunk in chunks] == [data]
+    rig.parts.regions.unpin("save")
+
+
+async def test_host_tells_its_workers_leases_and_zygote(rig: Rig) -> None:
+    await rig.prepare()
+    await rig.grant()
+    rig.host.draining = True
+    told = await rig.stub.GetHost(pb.GetHostRequest(), timeout_s=WAIT_S)
+    assert [worker.stage for worker in told.state.workers] == [Stage.HOST_READY]
+    assert [(lease.lease_id, lease.ttl_ms) for lease in told.state.leases] == [("l-1", 10_000)]
+    assert (list(told.zygote_pids), list(told.zygote_imports), told.state.draining) == ([4711], ["json"], True)
+    assert told.arena_limit_bytes > told.arena_used_bytes == 0
+
+
+async def test_output_reaches_the_caller_as_it_was_sent(rig: Rig) -> None:
+    await rig.grant()
+    outputs = [msgpack.unpackb(message.output) for message in await within(rig.execute()) if message.output]
+    assert outputs == [{"type": "stream", "name": "stdout", "text": "hi\n"}]
