@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING, Any, Final
 
 from looseleaf.checkpoint.identity import has_identity
 from looseleaf.checkpoint.labels import HELD_BYTES_MAX
@@ -18,6 +19,8 @@ from looseleaf.ids import UnitId
 
 if TYPE_CHECKING:
     from looseleaf.checkpoint.tracker import StateTracker
+
+IMPORT_ERROR_CHARS_MAX: Final = 500
 
 
 def stub_for(manifest: Manifest, name: str) -> Stub | None:
@@ -46,7 +49,11 @@ class Restorer:
             self.place_stubs()
             loader = self.new_loader()
             is_first = self.begin_process_state(loader)
-            self._import(imports)
+        # A person's code, which must see the devices as cells do.
+        began_s = time.monotonic()
+        failed_imports = self._import(imports)
+        import_s = time.monotonic() - began_s
+        with raw_access():
             closure = manifest.closure(names)
             wanted = [name for name in closure.names if type(self._namespace.get(name)) is Stub]
             loader.load([manifest.roots[name] for name in wanted])
@@ -56,7 +63,7 @@ class Restorer:
                 self.end_process_state(loader)
         return RestoreReport(
             restored=tuple(restored), mapped_bytes=loader.mapped_bytes, missing=closure.missing, failed=tuple(failed),
-            problems=tuple(self.problems),
+            problems=tuple(self.problems), failed_imports=failed_imports, import_s=import_s,
         )  # fmt: skip
 
     def new_loader(self) -> Loader:
@@ -93,12 +100,16 @@ class Restorer:
         self._tracker.record = record
         self._tracker.applied_process_state = self._manifest.units[unit_id].hash
 
-    def _import(self, imports: list[str]) -> None:
+    def _import(self, imports: list[str]) -> tuple[tuple[str, str], ...]:
+        """Imports each module that is not there yet; (name, error) of those that failed."""
+        importlib.invalidate_caches()
+        failed = []
         for name in imports:
             try:
                 importlib.import_module(name)
-            except Exception as error:
-                self.problems.append(f"module {name} could not be imported: {type(error).__name__}: {error}")
+            except (Exception, SystemExit) as error:
+                failed.append((name, f"{type(error).__name__}: {error}"[:IMPORT_ERROR_CHARS_MAX]))
+        return tuple(failed)
 
     def _bind(self, wanted: list[str], loader: Loader) -> tuple[list[str], list[Unsaved]]:
         restored, failed = [], []

@@ -5,9 +5,7 @@ Nothing of the cell is executed here. What is prepared is the session's state as
 
 from __future__ import annotations
 
-import importlib
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -50,17 +48,17 @@ class WorkerState:
         began_s = time.monotonic()
         names = fields.texts(request, "names")
         self._enter(request)
-        failed = import_modules(fields.texts(request, "imports", []))
-        imported_s = time.monotonic()
-        # The process state comes with the version, before any of the session's objects.
-        self.tracker.restore((), version=Version(fields.integer(request, "version")))
+        # The version first: its environment and path decide what the imports find, its devices which names must wait.
+        imported = self.tracker.restore(
+            (), imports=fields.texts(request, "imports", []), version=Version(fields.integer(request, "version"))
+        )
         report = self._load(names)
-        done_s = time.monotonic()
+        total_s = time.monotonic() - began_s
         return {
-            "stage_ms": {"import": (imported_s - began_s) * 1000, "restore": (done_s - imported_s) * 1000},
+            "stage_ms": {"import": imported.import_s * 1000, "restore": (total_s - imported.import_s) * 1000},
             "mapped_bytes": report.mapped_bytes,
             "missing": list(report.missing),
-            "failed_imports": failed,
+            "failed_imports": [{"name": name, "error": error} for name, error in imported.failed_imports],
             "waiting": list(self._waiting),
             "pid": os.getpid(),
         }
@@ -105,17 +103,3 @@ class WorkerState:
         if name not in manifest.roots:
             return False
         return any(manifest.payloads[payload].device != "cpu" for payload in manifest.closure([name]).payloads)
-
-
-def import_modules(names: Sequence[str]) -> list[dict[str, str]]:
-    """Imports each module by its full name; {name, error} of those that failed, which is the cell's to report."""
-    importlib.invalidate_caches()
-    failed = []
-    for name in names:
-        if name in sys.modules:
-            continue
-        try:
-            importlib.import_module(name)
-        except Exception as error:
-            failed.append({"name": name, "error": f"{type(error).__name__}: {error}"[:500]})
-    return failed

@@ -63,11 +63,24 @@ def test_prepare_of_a_name_that_does_not_exist_reports_it(make_worker: MakeWorke
     assert make_worker(worker.store, prepare=False).prepare(["x", "nowhere"])["missing"] == ["nowhere"]
 
 
-def test_prepare_imports_modules_and_reports_those_that_fail(worker: Worker) -> None:
-    report = worker.prepare(imports=["xml.dom.minidom", "no_such_module"])
-    assert [item["name"] for item in report["failed_imports"]] == ["no_such_module"]
+def test_prepare_imports_modules_and_reports_those_that_fail(worker: Worker, tmp_path: Path) -> None:
+    (tmp_path / "leaves_at_import.py").write_text("import sys; sys.exit('no license')")
+    report = worker.prepare(imports=["xml.dom.minidom", "no_such_module", "leaves_at_import"], cwd=str(tmp_path))
+    assert [(item["name"], item["error"]) for item in report["failed_imports"]] == [
+        ("no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("leaves_at_import", "SystemExit: no license"),
+    ]
     assert shown(worker, "'xml.dom.minidom' in __import__('sys').modules") == "True"
     assert set(report["stage_ms"]) == {"import", "restore"}
+
+
+def test_prepare_imports_with_the_sessions_environment_and_path(make_worker: MakeWorker, tmp_path: Path) -> None:
+    (tmp_path / "reads_home.py").write_text("import os\nhome = os.environ.get('MODEL_HOME')")
+    first = make_worker()
+    first.run(f"import os, sys\nos.environ['MODEL_HOME'] = 'there'\nsys.path.insert(0, {str(tmp_path)!r})")
+    second = make_worker(first.store, prepare=False)
+    assert second.prepare(["os"], imports=["reads_home"])["failed_imports"] == []
+    assert shown(second, "__import__('sys').modules['reads_home'].home") == "there"
 
 
 def test_prepare_moves_to_the_working_directory(worker: Worker, tmp_path: Path) -> None:
