@@ -21,6 +21,7 @@ from looseleaf.devices import Kind, Role
 from looseleaf.protocol.channel import Channel
 from looseleaf.protocol.frames import close_fds
 from looseleaf.worker.interrupts import ignore_interrupts
+from looseleaf.worker.log_format import LogFormat
 from looseleaf.worker.runtime import WorkerRuntime
 from looseleaf.worker.shell import WorkerShell
 from looseleaf.worker.streams import OutStream
@@ -55,6 +56,7 @@ class Birth:
 def become_worker(birth: Birth, inherited: Inheritance) -> NoReturn:
     """Turns the forked process into a worker and serves until the daemon is gone. Never returns, never raises."""
     log_fd = 2
+    runtime: WorkerRuntime | None = None
     try:
         _leave_the_zygote(birth)
         # Fd 2 will be the person's output; what is said here belongs to the daemon.
@@ -69,9 +71,12 @@ def become_worker(birth: Birth, inherited: Inheritance) -> NoReturn:
         install_devices("worker")
         channel = Channel(socket.socket(fileno=birth.channel_fd))
         libraries = inherited.thread_libraries
-        WorkerRuntime(inherited.shell, channel, inherited.streams, inherited.imports, libraries, log_fd).run()
+        runtime = WorkerRuntime(inherited.shell, channel, inherited.streams, inherited.imports, libraries, log_fd)
+        runtime.run()
     except BaseException:
-        os.write(log_fd, traceback.format_exc().encode("utf-8", "replace"))
+        # Once it runs, a traceback may show cell text.
+        text = traceback.format_exc() if runtime is None else LogFormat().formatException(sys.exc_info())
+        os.write(log_fd, text.encode("utf-8", "replace"))
     finally:
         os._exit(EXIT_FAULT)
 

@@ -24,6 +24,7 @@ from looseleaf.worker.comms import forward_comms
 from looseleaf.worker.execution import CellRunner
 from looseleaf.worker.interaction import Interaction
 from looseleaf.worker.leftovers import anonymous_bytes, end_group, leftovers
+from looseleaf.worker.log_format import LogFormat
 from looseleaf.worker.plain import plain
 from looseleaf.worker.raw_output import RawOutput
 from looseleaf.worker.shell import WorkerShell, add_sources
@@ -212,7 +213,7 @@ def _log_to(fd: int) -> None:
     """Our own log goes to the daemon's stderr: fd 2 is the person's output from now on."""
     logger = logging.getLogger("looseleaf")
     handler = logging.StreamHandler(os.fdopen(fd, "w", buffering=1, closefd=False))
-    handler.setFormatter(logging.Formatter("%(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(LogFormat())
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING)
     logger.propagate = False
