@@ -32,8 +32,8 @@ class RestoreReport:
     """One restore. `restored`: variables that live now. `missing`: asked ones that this version does not know.
 
     `failed`: variables whose value could not be made again here, with the reason; they stay stubs. `problems`: what
-    this host could not follow, such as a working directory that it lacks. `failed_imports`: (module, error), for the cell
-    that imports it to report; `import_s`: what all imports took.
+    this host could not follow, such as a working directory that it lacks. `failed_imports`: (module, error), which the
+    cell that imports it will report; `import_s`: what all imports took.
     """
 
     restored: tuple[str, ...] = ()
