@@ -147,6 +147,8 @@ def main() -> None:
     import looseleaf.checkpoint.tracker  # noqa: F401
 
     torch.set_num_threads(1)
+    # The first optimizer of a process imports the compiler; better once here than in every step.
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:

@@ -89,7 +89,7 @@ def manifests(draw):
     )
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(manifests())
 def test_manifest_encoded_and_decoded_is_the_same(manifest):
     data = encode_manifest(manifest)
@@ -97,7 +97,7 @@ def test_manifest_encoded_and_decoded_is_the_same(manifest):
     assert encode_manifest(decode_manifest(data)) == data
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(st.binary(max_size=200))
 def test_decode_of_random_bytes_raises_only_our_errors(data):
     with pytest.raises(LooseLeafError):
@@ -143,7 +143,7 @@ json_like = st.recursive(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(manifests(), st.data())
 def test_decode_of_a_sealed_but_wrong_body_raises_only_our_errors(manifest, data):
     body = bytearray(encode_manifest(manifest)[21:])
@@ -153,7 +153,7 @@ def test_decode_of_a_sealed_but_wrong_body_raises_only_our_errors(manifest, data
     assert _reason_of(_sealed(bytes(body))) in ("", *REASONS)
 
 
-@settings(max_examples=100)
+@settings(max_examples=50)
 @given(manifests(), st.integers(0, 15), json_like)
 def test_decode_with_one_field_replaced_raises_only_our_errors(manifest, index, value):
     body = msgpack.unpackb(encode_manifest(manifest)[21:])

@@ -141,7 +141,7 @@ def _compare_memory(a: Any, b: Any, memory: dict[int, int]) -> None:
     assert memory.setdefault(place, other) == other
 
 
-fewer = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+fewer = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 
 
 @fewer
