@@ -6,6 +6,7 @@ A test that leaves a process, a thread, an open descriptor or named shared memor
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import gc
 import os
@@ -78,7 +79,12 @@ def _keep_grpc_poller() -> None:
     """gRPC ends its aio poller with its last object and begins another with the next; one that stays is no leak."""
     from grpc.experimental import aio  # type: ignore[attr-defined]
 
-    aio.init_grpc_aio()
+    async def begin() -> None:
+        aio.init_grpc_aio()
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(begin())
+    loop.close()
 
 
 @functools.cache

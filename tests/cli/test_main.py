@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ from looseleaf.config import ClusterConfig
 from looseleaf.local import cluster as cluster_module
 from looseleaf.local.cluster import LocalCluster, wait_for
 from looseleaf.local.plan import ClusterPlan, make_plan
-from looseleaf.local.record import cluster_processes
+from looseleaf.local.record import CLUSTER_ID_VARIABLE, ClusterRecord, cluster_processes, write_record
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "tests" / "local" / "fake_services.py"
@@ -180,26 +180,36 @@ def test_up_and_down_from_nothing_to_nothing(
     assert cluster_processes(record.cluster_id) == []
 
 
-@pytest.mark.cluster
 def test_down_after_a_killed_supervisor_cleans_up(
     capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    cluster = LocalCluster.start(commands=COMMANDS, data=tmp_path / "d", device="none", detached=True)
-    os.kill(cluster.record.supervisor_pid, signal.SIGKILL)
-    assert wait_for(lambda: not cluster.record.alive, LIMIT_S)
-    code, out, _err = run(capsys, "down", "--data", tmp_path / "d")
+    monkeypatch.setattr(cluster_module, "ORPHAN_GRACE_S", 0.0)
+    run_dir = tmp_path / "d" / "run"
+    run_dir.mkdir(parents=True)
+    with subprocess.Popen(
+        ["sleep", "600"], env={**os.environ, CLUSTER_ID_VARIABLE: "c-gone"}, start_new_session=True
+    ) as left, socket.socket(socket.AF_UNIX) as stale:
+        stale.bind(str(run_dir / "scheduler.sock"))
+        stale.close()
+        write_record(run_dir, ClusterRecord(
+            cluster_id="c-gone", supervisor_pid=left.pid, supervisor_started_s=1.0, state="ready",
+            data=str(tmp_path / "d"), run_dir=str(run_dir), device="none", gpus_per_host=0, hosts=[],
+            kernel_sockets={}, started_unix_ms=1,
+        ))
+        code, out, _err = run(capsys, "down", "--data", tmp_path / "d")
+        assert cluster_processes("c-gone") == []
     assert (code, "was gone already" in out) == (0, True)
-    assert cluster_processes(cluster.record.cluster_id) == []
-    assert list((tmp_path / "d" / "run").iterdir()) == []
+    assert list(run_dir.iterdir()) == []
 
 
-@pytest.mark.cluster
 def test_failed_up_shows_the_end_of_the_log(
     capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(cluster_module, "make_plan", fake_plan)
-    monkeypatch.setenv("FAKE_FAIL", "scheduler")
+    # A start that fails without any process; real ones that fail are in `tests/local`.
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    (tmp_path / "d" / "logs").mkdir(parents=True)
+    (tmp_path / "d" / "logs" / "supervisor.log").write_text("planted line\n")
     code, _out, err = run(capsys, "up", "--data", tmp_path / "d", "--device", "none")
     assert code == 4
-    assert "planted failure" in err
-    assert "CLUSTER_START_FAILED: scheduler did not start: exited with code 7" in err
+    assert "planted line" in err
+    assert "CLUSTER_START_FAILED: supervisor did not start: " in err

@@ -27,8 +27,7 @@ from .conftest import Server, State, make_state
 
 MakeServer = Callable[..., Server]
 
-KILLS = 32
-SECONDS_MAX = 25.0
+SECONDS_MAX = 60.0
 VERSIONS_KEPT = 5
 
 
@@ -112,13 +111,14 @@ async def acquire_times(semaphore: asyncio.Semaphore, times: int) -> None:
         await semaphore.acquire()
 
 
-async def test_killed_server_loses_no_acknowledged_version(make_server: MakeServer) -> None:
+@pytest.mark.parametrize("kills_wanted", [12, pytest.param(100, marks=pytest.mark.slow)])
+async def test_killed_server_loses_no_acknowledged_version(make_server: MakeServer, kills_wanted: int) -> None:
     rng = random.Random(7)
     server = make_server(versions_kept_max=VERSIONS_KEPT, garbage_interval_s=0.02, orphan_grace_s=5)
     owners = [Owner(f"s{number}") for number in range(3)]
     began_s = time.monotonic()
     kills = 0
-    while kills < KILLS and time.monotonic() - began_s < SECONDS_MAX:
+    while kills < kills_wanted and time.monotonic() - began_s < SECONDS_MAX:
         async with server.client() as client:
             for owner in owners:
                 if owner.epoch:
@@ -145,7 +145,7 @@ async def test_killed_server_loses_no_acknowledged_version(make_server: MakeServ
     store.close()
     assert problems == []
     assert all(owner.version > VERSIONS_KEPT for owner in owners)
-    assert kills == KILLS, f"only {kills} kills in {SECONDS_MAX} s"
+    assert kills == kills_wanted, f"only {kills} kills in {SECONDS_MAX} s"
 
 
 async def test_sigterm_ends_cleanly_and_keeps_everything(make_server: MakeServer) -> None:
