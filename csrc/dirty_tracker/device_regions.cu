@@ -104,18 +104,24 @@ std::size_t copy_device_regions(const void* from, std::size_t size, std::size_t 
   }
   if (total == 0) return 0;
   const CurrentDevice current(device_of(from, "src"));
-  std::size_t at = 0;
-  for (std::size_t first = 0; first < indices.size();) {
-    std::size_t next = first;
-    std::size_t length = 0;
-    do {
-      length += regions.length(indices[next]);
-      ++next;
-    } while (next < indices.size() && indices[next] == indices[next - 1] + 1);
-    const std::uint8_t* const source = static_cast<const std::uint8_t*>(from) + regions.begin(indices[first]);
-    LOOSELEAF_CUDA(cudaMemcpyAsync(to.data + at, source, length, cudaMemcpyDeviceToHost, stream));
-    at += length;
-    first = next;
+  try {
+    std::size_t at = 0;
+    for (std::size_t first = 0; first < indices.size();) {
+      std::size_t next = first;
+      std::size_t length = 0;
+      do {
+        length += regions.length(indices[next]);
+        ++next;
+      } while (next < indices.size() && indices[next] == indices[next - 1] + 1);
+      const std::uint8_t* const source = static_cast<const std::uint8_t*>(from) + regions.begin(indices[first]);
+      LOOSELEAF_CUDA(cudaMemcpyAsync(to.data + at, source, length, cudaMemcpyDeviceToHost, stream));
+      at += length;
+      first = next;
+    }
+  } catch (...) {
+    // Copies that began still write to pinned memory, which the caller may free after the error.
+    static_cast<void>(cudaStreamSynchronize(stream));
+    throw;
   }
   LOOSELEAF_CUDA(cudaStreamSynchronize(stream));
   return total;

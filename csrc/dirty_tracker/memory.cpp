@@ -48,6 +48,8 @@ SharedSegment SharedSegment::create(const std::string& name, std::size_t size_by
   OwnedFd fd(LOOSELEAF_CHECK(memfd_create, name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   LOOSELEAF_CHECK(fchmod, fd.get(), S_IRUSR | S_IWUSR);
   LOOSELEAF_CHECK(ftruncate, fd.get(), static_cast<off_t>(size_bytes));
+  // A peer that holds a writable descriptor could else cut the file, and the next access here would be a SIGBUS.
+  LOOSELEAF_CHECK(fcntl, fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL);
   return SharedSegment(std::move(fd), size_bytes, true);
 }
 

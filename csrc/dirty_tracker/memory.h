@@ -12,7 +12,8 @@ namespace looseleaf::dirty_tracker {
 // A memfd (or a descriptor of one) and its shared mapping. The owner of the object owns both.
 class SharedSegment {
  public:
-  // A new segment of zeros, mode 0600 so that another uid cannot open it for writing through /proc. size_bytes >= 1.
+  // A new segment of zeros, mode 0600 so that another uid cannot open it for writing through /proc, and sealed: nobody
+  // can change its size. size_bytes >= 1.
   static SharedSegment create(const std::string& name, std::size_t size_bytes);
 
   // Maps [0, size_bytes) of the file behind `fd`. The descriptor is duplicated: the caller still owns `fd`.

@@ -49,6 +49,17 @@ using Segment = Exported<SharedSegment>;
 bool is_writable(const PrivateMapping&) { return true; }
 bool is_writable(const SharedSegment& segment) { return segment.writable(); }
 
+// For the functions that Python calls directly: an exception that leaves one ends the process.
+void set_python_error() noexcept {
+  try {
+    translate_error(std::current_exception());
+  } catch (py::error_already_set& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_SystemError, error.what());
+  }
+}
+
 // The buffer protocol by hand: pybind11's own has no hook for a buffer's release.
 template <typename Memory>
 struct BufferProtocol {
@@ -64,7 +75,7 @@ struct BufferProtocol {
       return result;
     } catch (...) {
       view->obj = nullptr;
-      translate_error(std::current_exception());
+      set_python_error();
       return -1;
     }
   }

@@ -2,7 +2,7 @@
 
 #include <atomic>
 #include <cstring>
-#include <system_error>
+#include <exception>
 #include <thread>
 
 // On x86 the library's own dispatcher picks AVX-512, AVX2 or SSE2 when the module loads, so one build runs everywhere.
@@ -63,8 +63,8 @@ void hash_regions(ConstBytes bytes, std::size_t region_bytes, std::uint64_t seed
   for (std::size_t i = 1; i < wanted; ++i) {
     try {
       others.emplace_back(work);
-    } catch (const std::system_error&) {
-      break;  // At the limit of threads: the ones that run take all regions.
+    } catch (const std::exception&) {
+      break;  // No thread or no memory for one: those that run take all regions.
     }
   }
   work();

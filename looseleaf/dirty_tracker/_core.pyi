@@ -68,6 +68,7 @@ class Memfd:
     def create(name: str, size_bytes: int) -> Memfd:
         """A new segment of `size_bytes` zeros, mode 0600: another uid cannot re-open a handed-out fd for writing.
 
+        Its size is sealed: a peer that got a writable fd cannot cut it while it is mapped here.
         `name` is shown in /proc only. Raises InvalidArgument (`SIZE_OUT_OF_RANGE`) for less than 1 byte.
         """
     @staticmethod

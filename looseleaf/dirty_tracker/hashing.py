@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 HASH_BYTES: Final = 16
 HASH_THREADS_MAX: Final = _core.HASH_THREADS_MAX
-SEED_MAX: Final = (1 << 64) - 1
+# Sizes and seeds are unsigned 64-bit numbers in the native code.
+UNSIGNED_MAX: Final = (1 << 64) - 1
 
 
 def region_hashes(buffer: Buffer, *, region_bytes: int = REGION_BYTES, seed: int = 0, threads: int = 1) -> bytes:
@@ -61,10 +62,11 @@ def compare_regions(new: Buffer, old: Buffer, region_bytes: int = REGION_BYTES) 
 
 
 def _check_region_bytes(region_bytes: int) -> None:
-    if not 1 <= region_bytes <= SEED_MAX:
-        raise InvalidArgument("REGION_BYTES_OUT_OF_RANGE", "region_bytes must be at least 1", region_bytes=region_bytes)
+    if not 1 <= region_bytes <= UNSIGNED_MAX:
+        message = "region_bytes must be between 1 and 2^64-1"
+        raise InvalidArgument("REGION_BYTES_OUT_OF_RANGE", message, region_bytes=str(region_bytes))
 
 
 def _check_seed(seed: int) -> None:
-    if not 0 <= seed <= SEED_MAX:
+    if not 0 <= seed <= UNSIGNED_MAX:
         raise InvalidArgument("SEED_OUT_OF_RANGE", "a seed is an unsigned 64-bit number", seed=str(seed))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from looseleaf.dirty_tracker import _core
@@ -21,9 +22,7 @@ def copy_into(dst: Buffer, dst_offset: int, src: Buffer, src_offset: int, length
     that cannot be written (`BUFFER_NOT_WRITABLE`) and for objects that are no C-contiguous buffers; nothing is copied
     then.
     """
-    if dst_offset < 0 or src_offset < 0 or length < 0:
-        raise InvalidArgument(
-            "RANGE_OUTSIDE_BUFFER", "offsets and lengths are not negative",
-            dst_offset=dst_offset, src_offset=src_offset, length=length,
-        )
+    if not all(0 <= number <= sys.maxsize for number in (dst_offset, src_offset, length)):
+        text = f"offsets and lengths lie between 0 and {sys.maxsize}"
+        raise InvalidArgument("RANGE_OUTSIDE_BUFFER", text)
     _core.copy_into(dst, dst_offset, src, src_offset, length)

@@ -119,6 +119,7 @@ def test_region_hashes_strided_array_is_refused() -> None:
     [
         ({"region_bytes": 0}, "REGION_BYTES_OUT_OF_RANGE"),
         ({"region_bytes": -1}, "REGION_BYTES_OUT_OF_RANGE"),
+        ({"region_bytes": 2**64}, "REGION_BYTES_OUT_OF_RANGE"),
         ({"seed": -1}, "SEED_OUT_OF_RANGE"),
         ({"seed": 2**64}, "SEED_OUT_OF_RANGE"),
         ({"threads": 0}, "THREADS_OUT_OF_RANGE"),

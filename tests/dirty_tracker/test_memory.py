@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import threading
@@ -26,6 +27,18 @@ def test_memfd_created_is_zero_private_mode_and_writable() -> None:
         assert not segment.buffer.readonly
         assert os.fstat(segment.fd).st_mode & 0o777 == 0o600
         assert not os.get_inheritable(segment.fd)
+
+
+def test_memfd_size_cannot_be_changed_by_who_holds_its_fd() -> None:
+    with Memfd.create("segment", 2 * PAGE_BYTES) as segment:
+        for size_bytes in (0, PAGE_BYTES, 3 * PAGE_BYTES):
+            with pytest.raises(PermissionError):
+                os.truncate(segment.fd, size_bytes)
+        with pytest.raises(PermissionError):
+            fcntl.fcntl(segment.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE)
+        segment.buffer[PAGE_BYTES:] = b"x" * PAGE_BYTES
+        segment.punch_hole(PAGE_BYTES, PAGE_BYTES)
+        assert not any(segment.buffer)
 
 
 def test_memfd_opened_by_fd_shares_the_bytes_both_ways() -> None:
@@ -157,8 +170,9 @@ def test_copy_into_overlapping_ranges_moves() -> None:
 
 
 def test_copy_into_negative_or_readonly_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="RANGE_OUTSIDE_BUFFER"):
-        copy_into(bytearray(3), -1, b"abc", 0, 1)
+    for offset in (-1, 1 << 64):
+        with pytest.raises(InvalidArgument, match="RANGE_OUTSIDE_BUFFER"):
+            copy_into(bytearray(3), offset, b"abc", 0, 1)
     with pytest.raises(InvalidArgument, match="BUFFER_NOT_WRITABLE"):
         copy_into(b"abc", 0, b"abc", 0, 1)
 
