@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,8 @@ def sources() -> Iterator[Path]:
                 yield path
 
 
-def reasons() -> set[str]:
+@functools.cache
+def reasons() -> frozenset[str]:
     """Every literal reason that an error of ours is made with."""
     found = set()
     for path in sources():
@@ -32,7 +34,7 @@ def reasons() -> set[str]:
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))
             if name in CLASSES and isinstance(node.args[0].value, str):
                 found.add(node.args[0].value)
-    return found
+    return frozenset(found)
 
 
 def catalogue() -> set[str]:
@@ -46,7 +48,7 @@ def test_every_reason_of_the_code_is_in_the_catalogue() -> None:
 
 
 def test_catalogue_names_no_reason_that_the_code_lacks() -> None:
-    peers = {word for word in catalogue() if word.endswith("_DOWN") or word.endswith("_TIMEOUT")}
+    peers = {word for word in catalogue() if word.endswith(("_DOWN", "_TIMEOUT"))}
     assert catalogue() - reasons() - peers == set()
 
 
