@@ -186,7 +186,7 @@ class WorkerRuntime:
             self._link.send_event("ended", {**facts, "reply": plain(reply)})
         except (InvalidArgument, ValueError) as error:
             # What the person's code asks of the front end is of any size and kind: it must not cost the save.
-            log.warning("reply_payload_dropped why=%s", error)
+            log.warning("reply_payload_dropped kind=%s", type(error).__name__)
             self._relay.write("stderr", f"LooseLeaf: what this cell asks of the front end cannot be sent: {error}\n")
             self._relay.flush()
             self._link.send_event("ended", {**facts, "reply": plain({**reply, "payload": []})})
