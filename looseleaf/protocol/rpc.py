@@ -1,4 +1,4 @@
-"""Requests and replies: the shapes that every link shares, and `BlockingLink`, which needs no thread.
+"""Requests and replies: the shapes that both links share.
 
 A request has an `id` > 0 and gets exactly one reply, `ok` or `error`, with the same id; ids count per direction. A
 message with id 0 is an event and gets none.
@@ -6,16 +6,13 @@ message with id 0 is an event and gets none.
 
 from __future__ import annotations
 
-import itertools
 import logging
 import secrets
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from looseleaf.errors import Internal, InvalidArgument, LooseLeafError, Timeout, from_wire, to_wire
-from looseleaf.protocol.channel import Channel
 from looseleaf.protocol.frames import Message, close_fds
 
 _log = logging.getLogger(__name__)
@@ -32,26 +29,6 @@ class Reply:
     body: Message
     fds: Sequence[int] = ()
     close_fds: bool = False
-
-
-class PendingReply(Protocol):
-    """A request under way."""
-
-    def result(self, timeout_s: float | None = None) -> tuple[Message, list[int]]:
-        """The reply's body and fds, which are the caller's. Raises the peer's error, Unavailable `PEER_CLOSED` or
-        Timeout `REQUEST_TIMEOUT`; a reply that comes later is dropped."""
-
-
-class Link(Protocol):
-    """What code that asks its daemon needs; both blocking links have it."""
-
-    def begin(self, type_: str, body: Message, fds: Sequence[int] = ()) -> PendingReply:
-        """Sends a request and returns at once; requests are handled in the order they were begun."""
-
-    def request(
-        self, type_: str, body: Message, fds: Sequence[int] = (), timeout_s: float | None = None
-    ) -> tuple[Message, list[int]]:
-        """`begin` and `result` in one."""
 
 
 def build_message(type_: str, request_id: int, body: Mapping[str, object]) -> Message:
@@ -98,111 +75,3 @@ def open_reply(message: Message, fds: list[int]) -> tuple[Message, list[int]]:
 
 def request_timeout(type_: str, timeout_s: float | None) -> Timeout:
     return Timeout("REQUEST_TIMEOUT", f"no answer to {type_!r} within {timeout_s} s", type=type_)
-
-
-Handler = Callable[[Message, list[int]], "Reply | Message | None"]
-EventCallback = Callable[[Message, list[int]], None]
-
-
-class BlockingLink:
-    """Requests in both directions over one channel, on one thread.
-
-    While `request` waits for its reply, incoming requests go to `handlers` and events to `on_event`. Fds that a handler
-    leaves in its list are closed.
-    """
-
-    def __init__(
-        self, channel: Channel, handlers: Mapping[str, Handler] | None = None, on_event: EventCallback | None = None
-    ) -> None:
-        self.channel = channel
-        self._handlers = dict(handlers or {})
-        self._on_event = on_event
-        self._ids = itertools.count(1)
-        self._awaited: set[int] = set()
-        self._replies: dict[int, tuple[Message, list[int]]] = {}
-
-    def begin(self, type_: str, body: Message, fds: Sequence[int] = ()) -> _BlockingReply:
-        request_id = next(self._ids)
-        self.channel.send(build_message(type_, request_id, body), fds)
-        self._awaited.add(request_id)
-        return _BlockingReply(self, type_, request_id)
-
-    def request(
-        self, type_: str, body: Message, fds: Sequence[int] = (), timeout_s: float | None = None
-    ) -> tuple[Message, list[int]]:
-        return self.begin(type_, body, fds).result(timeout_s)
-
-    def send_event(self, type_: str, body: Message, fds: Sequence[int] = ()) -> None:
-        """Sends a message that gets no reply."""
-        self.channel.send(build_message(type_, 0, body), fds)
-
-    def serve_one(self, timeout_s: float | None = None) -> None:
-        """Takes one message that comes in. Raises as `Channel.recv`."""
-        message, fds = self.channel.recv(timeout_s)
-        if is_reply(message):
-            if message["id"] in self._awaited:
-                self._replies[message["id"]] = (message, fds)
-            else:
-                close_fds(fds)
-        elif message.get("id", 0):
-            self._answer(message, fds)
-        else:
-            try:
-                if self._on_event is not None:
-                    self._on_event(message, fds)
-            finally:
-                close_fds(fds)
-
-    def _answer(self, message: Message, fds: list[int]) -> None:
-        reply_fds: Sequence[int] = ()
-        owned: Sequence[int] = ()
-        try:
-            handler = self._handlers.get(message["t"])
-            if handler is None:
-                raise unknown_message(message)
-            answer = handler(message, fds)
-            reply = answer if isinstance(answer, Reply) else Reply(answer or {})
-            reply_fds = reply.fds
-            owned = reply.fds if reply.close_fds else ()
-            out = build_message(OK, message["id"], reply.body)
-        except Exception as error:
-            out = build_error(message["id"], error)
-            reply_fds = ()
-        finally:
-            close_fds(fds)
-        try:
-            self.channel.send(out, reply_fds)
-        finally:
-            close_fds(owned)
-
-    def _take(self, request_id: int, type_: str, timeout_s: float | None) -> tuple[Message, list[int]]:
-        deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
-        try:
-            while request_id not in self._replies:
-                remaining_s = None if deadline_s is None else deadline_s - time.monotonic()
-                if remaining_s is not None and remaining_s <= 0:
-                    raise request_timeout(type_, timeout_s)
-                try:
-                    self.serve_one(remaining_s)
-                except Timeout:
-                    continue
-            return open_reply(*self._replies.pop(request_id))
-        finally:
-            self._awaited.discard(request_id)
-
-    def close(self) -> None:
-        """Closes the channel and what nobody took."""
-        for _, fds in self._replies.values():
-            close_fds(fds)
-        self._replies.clear()
-        self.channel.close()
-
-
-class _BlockingReply:
-    def __init__(self, link: BlockingLink, type_: str, request_id: int) -> None:
-        self._link = link
-        self._type = type_
-        self._request_id = request_id
-
-    def result(self, timeout_s: float | None = None) -> tuple[Message, list[int]]:
-        return self._link._take(self._request_id, self._type, timeout_s)

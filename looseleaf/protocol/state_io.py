@@ -15,7 +15,7 @@ from looseleaf.errors import Corrupt, InvalidArgument, LooseLeafError
 from looseleaf.ids import Epoch, ExecutionId, Version
 from looseleaf.protocol import fields
 from looseleaf.protocol.frames import Message, close_fds
-from looseleaf.protocol.rpc import Link, PendingReply
+from looseleaf.protocol.threaded import PendingReply, ThreadedLink
 from looseleaf.units import MIB, REGION_BYTES
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class LinkStateIO:
     Every reply is checked; a daemon that answers nonsense raises InvalidArgument, never a wrong state.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: ThreadedLink) -> None:
         self._link = link
         self._ring_lock = threading.Lock()
         self._segments_lock = threading.Lock()

@@ -83,8 +83,11 @@ class ThreadedLink:
         """Why the connection has ended, or None while it lives."""
         return self._error
 
-    def begin(self, type_: str, body: Message, fds: Sequence[int] = ()) -> _ThreadedReply:
-        """Sends a request; see `Link.begin`. The fds are duplicated: the caller may close its own at once."""
+    def begin(self, type_: str, body: Message, fds: Sequence[int] = ()) -> PendingReply:
+        """Sends a request and returns at once; requests are handled in the order they were begun.
+
+        The fds are duplicated: the caller may close its own at once.
+        """
         slot: SimpleQueue[_Answer] = SimpleQueue()
         request_id = next(self._ids)
         self._pending[request_id] = slot.put
@@ -93,7 +96,7 @@ class ThreadedLink:
         except BaseException:
             self._pending.pop(request_id, None)
             raise
-        return _ThreadedReply(self, type_, request_id, slot)
+        return PendingReply(self, type_, request_id, slot)
 
     def request(
         self, type_: str, body: Message, fds: Sequence[int] = (), timeout_s: float | None = None
@@ -238,7 +241,9 @@ class ThreadedLink:
             finish(self._error)
 
 
-class _ThreadedReply:
+class PendingReply:
+    """A request under way."""
+
     def __init__(self, link: ThreadedLink, type_: str, request_id: int, slot: SimpleQueue[_Answer]) -> None:
         self._link = link
         self._type = type_
@@ -249,6 +254,11 @@ class _ThreadedReply:
             slot.put(link._error)
 
     def result(self, timeout_s: float | None = None) -> tuple[Message, list[int]]:
+        """The reply's body and fds, which are the caller's.
+
+        Raises the peer's error, Unavailable `PEER_CLOSED`, Timeout `REQUEST_TIMEOUT`; a reply that comes later is
+        dropped.
+        """
         try:
             answer = self._slot.get(timeout=timeout_s)
         except BaseException as error:

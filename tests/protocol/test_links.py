@@ -1,4 +1,4 @@
-"""Requests between each kind of link and the daemon's `AsyncLink`, which runs on a loop in a thread of its own."""
+"""Requests between a `ThreadedLink` and the daemon's `AsyncLink`, which runs on a loop in a thread of its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from looseleaf.errors import Conflict, Internal, InvalidArgument, LooseLeafError
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.aio_rpc import HANDLERS_MAX, AsyncLink
 from looseleaf.protocol.channel import Channel
-from looseleaf.protocol.rpc import BlockingLink, Reply
+from looseleaf.protocol.rpc import Reply
 from looseleaf.protocol.threaded import OUTGOING_FRAMES_MAX, ThreadedLink
 from looseleaf.units import MIB
 
@@ -96,48 +96,48 @@ def peer_and_socket(pair: tuple[socket.socket, socket.socket]) -> Iterator[tuple
     peer.close()
 
 
-@pytest.fixture(params=["blocking", "threaded"])
-def linked(request: pytest.FixtureRequest, peer_and_socket: tuple[Peer, socket.socket]) -> Iterator[tuple[Peer, Any]]:
+@pytest.fixture
+def linked(peer_and_socket: tuple[Peer, socket.socket]) -> Iterator[tuple[Peer, ThreadedLink]]:
     peer, sock = peer_and_socket
-    link = BlockingLink(Channel(sock)) if request.param == "blocking" else ThreadedLink(Channel(sock)).start()
+    link = ThreadedLink(Channel(sock)).start()
     yield peer, link
     link.close()
 
 
-def test_request_gets_the_reply_of_its_handler(linked: tuple[Peer, Any]) -> None:
+def test_request_gets_the_reply_of_its_handler(linked: tuple[Peer, ThreadedLink]) -> None:
     assert linked[1].request("echo", {"value": [1, b"x", None]}) == ({"value": [1, b"x", None]}, [])
 
 
-def test_request_handler_raises_our_error_arrives_as_the_same_error(linked: tuple[Peer, Any]) -> None:
+def test_request_handler_raises_our_error_arrives_as_the_same_error(linked: tuple[Peer, ThreadedLink]) -> None:
     with pytest.raises(Conflict) as caught:
         linked[1].request("conflict", {})
     assert (caught.value.reason, caught.value.fields) == ("MANIFEST_MOVED", {"version": 7})
 
 
-def test_request_handler_with_a_fault_arrives_as_internal_without_its_text(linked: tuple[Peer, Any]) -> None:
+def test_request_handler_with_a_fault_arrives_as_internal_without_its_text(linked: tuple[Peer, ThreadedLink]) -> None:
     with pytest.raises(Internal) as caught:
         linked[1].request("bug", {})
     assert caught.value.fields["error_id"] in caught.value.message
     assert "secret" not in str(caught.value)
 
 
-def test_request_of_unknown_type_is_refused(linked: tuple[Peer, Any]) -> None:
+def test_request_of_unknown_type_is_refused(linked: tuple[Peer, ThreadedLink]) -> None:
     with pytest.raises(InvalidArgument) as caught:
         linked[1].request("nonsense", {})
     assert caught.value.reason == "UNKNOWN_MESSAGE"
 
 
-def test_request_reply_fds_are_the_callers(linked: tuple[Peer, Any]) -> None:
+def test_request_reply_fds_are_the_callers(linked: tuple[Peer, ThreadedLink]) -> None:
     _, fds = linked[1].request("pipe", {})
     assert os.read(fds[0], 100) == b"from the peer"
     os.close(fds[0])
 
 
-def test_request_fds_that_the_handler_leaves_are_closed(linked: tuple[Peer, Any]) -> None:
+def test_request_fds_that_the_handler_leaves_are_closed(linked: tuple[Peer, ThreadedLink]) -> None:
     assert linked[1].request("count_fds", {}, [0, 1, 2])[0] == {"count": 3}
 
 
-def test_request_without_answer_times_out_and_its_late_reply_is_dropped(linked: tuple[Peer, Any]) -> None:
+def test_request_without_answer_times_out_and_its_late_reply_is_dropped(linked: tuple[Peer, ThreadedLink]) -> None:
     peer, link = linked
     with pytest.raises(Timeout) as caught:
         link.request("wait", {}, timeout_s=0.02)
@@ -146,19 +146,19 @@ def test_request_without_answer_times_out_and_its_late_reply_is_dropped(linked: 
     assert link.request("echo", {"value": 1})[0] == {"value": 1}
 
 
-def test_begin_several_requests_answers_each_with_its_own_reply(linked: tuple[Peer, Any]) -> None:
+def test_begin_several_requests_answers_each_with_its_own_reply(linked: tuple[Peer, ThreadedLink]) -> None:
     pending = [linked[1].begin("echo", {"value": number}) for number in range(10)]
     assert [reply.result(LIMIT_S)[0]["value"] for reply in reversed(pending)] == list(reversed(range(10)))
 
 
-def test_events_arrive_in_order(linked: tuple[Peer, Any]) -> None:
+def test_events_arrive_in_order(linked: tuple[Peer, ThreadedLink]) -> None:
     peer, link = linked
     for number in range(100):
         link.send_event("tick", {"number": number})
     assert [peer.events.get(timeout=LIMIT_S)["number"] for _ in range(100)] == list(range(100))
 
 
-def test_request_when_the_peer_goes_raises_peer_closed(linked: tuple[Peer, Any]) -> None:
+def test_request_when_the_peer_goes_raises_peer_closed(linked: tuple[Peer, ThreadedLink]) -> None:
     peer, link = linked
     reply = link.begin("wait", {})
     peer.call(peer.link.close)
@@ -168,37 +168,10 @@ def test_request_when_the_peer_goes_raises_peer_closed(linked: tuple[Peer, Any])
     assert peer.ended.result(LIMIT_S).reason == "PEER_CLOSED"
 
 
-def test_peer_sees_the_end_when_the_link_closes(linked: tuple[Peer, Any]) -> None:
+def test_peer_sees_the_end_when_the_link_closes(linked: tuple[Peer, ThreadedLink]) -> None:
     peer, link = linked
     link.close()
     assert peer.ended.result(LIMIT_S).reason == "PEER_CLOSED"
-
-
-def test_blocking_link_answers_requests_and_events_while_it_waits(peer_and_socket: tuple[Peer, socket.socket]) -> None:
-    peer, sock = peer_and_socket
-    seen: list[dict[str, Any]] = []
-    link = BlockingLink(Channel(sock), {"double": lambda message, fds: {"value": 2 * message["value"]}},
-                        lambda message, fds: seen.append(message))
-    answers: SimpleQueue[Any] = SimpleQueue()
-    waiting = link.begin("wait", {})
-
-    def ask() -> None:
-        asyncio.run_coroutine_threadsafe(peer.link.send_event("note", {}), peer.loop).result(LIMIT_S)
-        answers.put(peer.ask("double", {"value": 4}))
-        try:
-            peer.ask("unknown", {})
-        except InvalidArgument as error:
-            answers.put(error.reason)
-        peer.call(peer.release.set)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
-    assert waiting.result(LIMIT_S)[0] == {}
-    thread.join(LIMIT_S)
-    assert answers.get(timeout=LIMIT_S) == {"value": 8}
-    assert answers.get(timeout=LIMIT_S) == "UNKNOWN_MESSAGE"
-    assert seen == [{"t": "note"}]
-    link.close()
 
 
 def test_threaded_link_hands_requests_events_and_the_end_to_its_callbacks(

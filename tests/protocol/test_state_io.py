@@ -1,11 +1,10 @@
-"""`LinkStateIO` against a scripted daemon on the other end of a BlockingLink, run in a thread."""
+"""`LinkStateIO` against a scripted daemon, which answers on its link's reader thread."""
 
 from __future__ import annotations
 
 import mmap
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -13,9 +12,10 @@ from typing import Any
 import pytest
 
 from looseleaf.dirty_tracker import Memfd
-from looseleaf.errors import CapacityExceeded, Conflict, Corrupt, InvalidArgument, Unavailable
+from looseleaf.errors import CapacityExceeded, Conflict, Corrupt, InvalidArgument, LooseLeafError
 from looseleaf.protocol.channel import Channel
-from looseleaf.protocol.rpc import BlockingLink, Reply
+from looseleaf.protocol.frames import close_fds
+from looseleaf.protocol.rpc import Reply
 from looseleaf.protocol.state_io import UNITS_FRAME_BYTES_MAX, LinkStateIO
 from looseleaf.protocol.threaded import ThreadedLink
 from looseleaf.units import MIB, REGION_BYTES
@@ -43,24 +43,19 @@ class Daemon:
         self.ring_slots = ring_slots
         self.ring = os.memfd_create("ring")
         os.ftruncate(self.ring, ring_slots * REGION_BYTES)
-        names = ("have_regions", "ring", "put_regions", "put_units", "commit", "manifest", "fetch_units", "map_regions",
-                 "unmap_regions")
-        self.link = BlockingLink(Channel(sock), {name: self._handler(name) for name in names})
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
+        self.link = ThreadedLink(Channel(sock), on_request=self._answer).start()
 
-    def _handler(self, name: str) -> Callable[[dict[str, Any], list[int]], Any]:
-        def handle(message: dict[str, Any], fds: list[int]) -> Any:
-            return self.overrides.get(name, getattr(self, f"on_{name}"))(message, fds)
-
-        return handle
-
-    def _serve(self) -> None:
+    def _answer(self, message: dict[str, Any], fds: list[int]) -> None:
+        name = message["t"]
         try:
-            while True:
-                self.link.serve_one()
-        except Unavailable:
-            self.link.close()
+            answer = self.overrides.get(name, getattr(self, f"on_{name}"))(message, fds)
+        except LooseLeafError as error:
+            self.link.reply_error(message["id"], error)
+            return
+        reply = answer if isinstance(answer, Reply) else Reply(answer)
+        self.link.reply(message["id"], reply.body, reply.fds)
+        if reply.close_fds:
+            close_fds(reply.fds)
 
     def on_ring(self, message: dict[str, Any], fds: list[int]) -> Reply:
         return Reply({"size_bytes": self.ring_slots * REGION_BYTES, "slot_bytes": REGION_BYTES}, [self.ring])
@@ -108,17 +103,14 @@ class Daemon:
         return {}
 
     def close(self) -> None:
-        self._thread.join(20)
+        self.link.close()
         os.close(self.ring)
 
 
-@pytest.fixture(params=["blocking", "threaded"])
-def both(
-    request: pytest.FixtureRequest, pair: tuple[socket.socket, socket.socket]
-) -> Iterator[tuple[Daemon, LinkStateIO]]:
+@pytest.fixture
+def both(pair: tuple[socket.socket, socket.socket]) -> Iterator[tuple[Daemon, LinkStateIO]]:
     daemon = Daemon(pair[0])
-    channel = Channel(pair[1])
-    link = BlockingLink(channel) if request.param == "blocking" else ThreadedLink(channel).start()
+    link = ThreadedLink(Channel(pair[1])).start()
     io = LinkStateIO(link)
     yield daemon, io
     io.close()
@@ -142,7 +134,7 @@ def test_put_regions_same_region_twice_moves_once(both: tuple[Daemon, LinkStateI
 
 def test_put_regions_ring_of_one_slot_works(pair: tuple[socket.socket, socket.socket]) -> None:
     daemon = Daemon(pair[0], ring_slots=1)
-    link = BlockingLink(Channel(pair[1]))
+    link = ThreadedLink(Channel(pair[1])).start()
     io = LinkStateIO(link)
     io.put_regions(region(number) for number in range(3))
     assert len(daemon.regions) == 3
