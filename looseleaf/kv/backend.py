@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from looseleaf.errors import InvalidArgument
@@ -104,6 +104,18 @@ def scan_all(kv: KvBackend, prefix: bytes, page: int = 4096) -> Iterator[tuple[b
         if len(entries) < page:
             return
         start = entries[-1][0] + b"\0"
+
+
+def take_prefix(entries: Iterable[tuple[bytes, bytes]], prefix: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+    """The first `limit` (>= 1) of ascending `entries`, up to the first whose key has not `prefix`."""
+    taken: list[tuple[bytes, bytes]] = []
+    for key, value in entries:
+        if not key.startswith(prefix):
+            break
+        taken.append((key, value))
+        if len(taken) == limit:
+            break
+    return taken
 
 
 def check_scan_limit(limit: int) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from looseleaf.kv.backend import Batch
+from looseleaf.kv.backend import Batch, take_prefix
 from looseleaf.kv.guarded import GuardedKv
 
 _WRITE_BUFFER_BYTES: Final = 32 << 20
@@ -58,18 +58,11 @@ class RocksdbPyEngine:
 
     def scan(self, prefix: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
         iterator = self._db.iterator(mode="from", key=start, direction=1)
-        found: list[tuple[bytes, bytes]] = []
         try:
-            # list(iterator) would ask for its length first, which exhausts it.
-            for key, value in iterator:
-                if not key.startswith(prefix):
-                    break
-                found.append((key, value))
-                if len(found) == limit:
-                    break
+            # Not list(iterator): that would ask for its length first, which exhausts it.
+            return take_prefix(iterator, prefix, limit)
         finally:
             iterator.close()
-        return found
 
     def sync(self) -> None:
         self._logs.sync()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from looseleaf.errors import Unsupported
-from looseleaf.kv.backend import Batch
+from looseleaf.kv.backend import Batch, take_prefix
 from looseleaf.kv.guarded import GuardedKv
 
 _WRITE_BUFFER_BYTES: Final = 32 << 20
@@ -57,14 +57,7 @@ class RocksdictEngine:
         self._db.write(native)
 
     def scan(self, prefix: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        found: list[tuple[bytes, bytes]] = []
-        for key, value in self._db.items(from_key=start):
-            if not key.startswith(prefix):
-                break
-            found.append((key, value))
-            if len(found) == limit:
-                break
-        return found
+        return take_prefix(self._db.items(from_key=start), prefix, limit)
 
     def sync(self) -> None:
         self._db.flush_wal(True)

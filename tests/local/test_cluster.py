@@ -16,11 +16,9 @@ from looseleaf.local.cluster import LocalCluster, tail, wait_for
 from looseleaf.local.probe import get_pool, health_state
 from looseleaf.local.record import cluster_processes, leftover_sockets, read_record
 
+from .conftest import COMMANDS
+
 LIMIT_S = 40.0
-SCRIPT = Path(__file__).with_name("fake_services.py")
-COMMANDS = {
-    kind: [sys.executable, str(SCRIPT), kind] for kind in ("checkpoint-store", "scheduler", "frontend", "daemon")
-}
 pytestmark = pytest.mark.cluster
 
 

@@ -118,7 +118,8 @@ async def test_call_past_its_deadline_is_a_timeout_and_cancels_the_handler(rig: 
         await rig.behaviour.cancelled.wait()
 
 
-async def test_task_cancelled_during_a_call_stays_cancelled(rig: Any) -> None:
+async def begin_endless_call(rig: Any) -> asyncio.Task[Any]:
+    """A call whose handler has begun and never ends by itself."""
     began = asyncio.Event()
 
     async def wait(_context: Any) -> None:
@@ -128,21 +129,18 @@ async def test_task_cancelled_during_a_call_stays_cancelled(rig: Any) -> None:
     rig.behaviour.act = wait
     task = asyncio.create_task(rig.scheduler.GetPool(scheduler_pb.GetPoolRequest(), timeout_s=LIMIT_S))
     await began.wait()
+    return task
+
+
+async def test_task_cancelled_during_a_call_stays_cancelled(rig: Any) -> None:
+    task = await begin_endless_call(rig)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
 async def test_server_stopped_during_a_call_is_unavailable(rig: Any) -> None:
-    began = asyncio.Event()
-
-    async def wait(_context: Any) -> None:
-        began.set()
-        await asyncio.Event().wait()
-
-    rig.behaviour.act = wait
-    task = asyncio.create_task(rig.scheduler.GetPool(scheduler_pb.GetPoolRequest(), timeout_s=LIMIT_S))
-    await began.wait()
+    task = await begin_endless_call(rig)
     await rig.server.stop(0)
     with pytest.raises(Unavailable, match="STORE_DOWN"):
         await task
