@@ -102,15 +102,13 @@ def _admit(state: State, event: RunRequested, record: ExecutionRecord | None, no
 
 def never_fits(hosts: Sequence[Host], recipe: RecipeFacts) -> LooseLeafError | None:
     """Why none of the hosts, alive or not, can ever run it; None if one can, or if there is none with GPUs."""
-    if not hosts:
+    if not hosts or any(host.holds(recipe) for host in hosts):
         return None
     largest = max(host.gpu_count for host in hosts)
     if recipe.gpu_count > largest:
         return never_fits_count(recipe.gpu_count, largest)
-    if recipe.device_bytes == 0 or any(host.gpu_memory_bytes == 0 for host in hosts):
-        return None
-    room = max(recipe.gpu_count * host.gpu_memory_bytes for host in hosts if host.gpu_count >= recipe.gpu_count)
-    return never_fits_bytes(recipe.device_bytes, room) if recipe.device_bytes > room else None
+    able = [host for host in hosts if host.gpu_count >= recipe.gpu_count]
+    return never_fits_bytes(recipe.device_bytes, max(recipe.gpu_count * host.gpu_memory_bytes for host in able))
 
 
 def run_cancelled(state: State, event: RunCancelled, now_s: float) -> None:

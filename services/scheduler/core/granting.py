@@ -20,7 +20,9 @@ from looseleaf.services.scheduler.core.state import State
 
 def place_runs(state: State, now_s: float) -> None:
     """Places what fits, in queue order; a session's later run never overtakes its earlier one."""
-    _refuse_misfits(state)
+    if state.capacity_changed:
+        state.capacity_changed = False
+        _refuse_misfits(state)
     candidates = _first_of_each_session(state)
     if not candidates:
         return
@@ -29,7 +31,10 @@ def place_runs(state: State, now_s: float) -> None:
     for run in candidates:
         if not open_rooms:
             break
-        usable = [room for host_id, room in open_rooms.items() if room.host.heartbeats >= run.avoided.get(host_id, 0)]
+        usable = [
+            room for host_id, room in open_rooms.items()
+            if room.host.heartbeats >= run.avoided.get(host_id, 0) and room.host.holds(run.recipe)
+        ]
         preparation = state.preparations.get(run.session_id)
         target = place(run, usable, preparation.host_id if preparation else None, now_s, state.limits)
         if target is None:
@@ -55,12 +60,10 @@ def _first_of_each_session(state: State) -> list[Run]:
 
 def _refuse_misfits(state: State) -> None:
     hosts = state.hosts.with_gpus()
-    smallest = min((host.gpu_count for host in hosts), default=0)
     for run in state.queue:
-        if run.recipe.gpu_count > smallest or run.recipe.device_bytes:
-            misfit = never_fits(hosts, run.recipe)
-            if misfit is not None:
-                _refuse_run(state, run, misfit, "NEVER_FITS")
+        misfit = never_fits(hosts, run.recipe)
+        if misfit is not None:
+            _refuse_run(state, run, misfit, "NEVER_FITS")
 
 
 def _reserve_for_gang(
@@ -69,7 +72,7 @@ def _reserve_for_gang(
     """Keeps one host for a run of several GPUs that waited long, since one-GPU runs would starve it for ever."""
     if run.recipe.gpu_count < 2 or now_s - run.arrived_at_s < state.limits.gang_patience_s:
         return
-    able = [room for room in rooms.values() if room.host.gpu_count >= run.recipe.gpu_count]
+    able = [room for room in rooms.values() if room.host.holds(run.recipe)]
     if not able:
         return
     if run.reserved_host not in {room.host.host_id for room in able}:

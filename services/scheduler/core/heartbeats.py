@@ -26,7 +26,7 @@ def heartbeat_received(state: State, event: HeartbeatReceived, now_s: float) -> 
     host = _known_host(state, event, now_s)
     if host is None:
         return
-    before = _signature(state, host, now_s)
+    before, capacity = _signature(state, host, now_s), (host.gpu_count, host.gpu_memory_bytes)
     was_alive = host.alive and host.heartbeats > 0
     completed = merge_report(host, report, now_s, state.number, state.limits, state.released)
     for worker in completed:
@@ -39,6 +39,8 @@ def heartbeat_received(state: State, event: HeartbeatReceived, now_s: float) -> 
     if retry_at is not None and host.heartbeats >= retry_at:
         del state.retry_at[host.host_id]
         state.dirty = True
+    if capacity != (host.gpu_count, host.gpu_memory_bytes):
+        state.capacity_changed = state.dirty = True
     if before != _signature(state, host, now_s):
         state.dirty = True
     state.act(AnswerHeartbeat(event.request_id, tuple(renewed), tuple(unknown)))
@@ -70,7 +72,7 @@ def _known_host(state: State, event: HeartbeatReceived, now_s: float) -> Host | 
 
 def _signature(state: State, host: Host, now_s: float) -> tuple[object, ...]:
     workers = tuple((w.worker_id, w.session_id, w.stage, w.gpu_indices) for w in host.workers.values())
-    return (host.takes_work(now_s, state.limits), host.gpu_count, host.gpu_memory_bytes, workers)
+    return (host.takes_work(now_s, state.limits), workers)
 
 
 def _settle_leases(state: State, host: Host, report: HostReport, now_s: float) -> tuple[list[LeaseId], list[LeaseId]]:
@@ -164,4 +166,4 @@ def check_hosts(state: State, now_s: float) -> None:
             for run in state.runs.values():
                 run.avoided.pop(host.host_id, None)
             state.forget_host(host.host_id)
-            state.dirty = True
+            state.capacity_changed = state.dirty = True

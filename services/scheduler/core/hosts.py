@@ -93,6 +93,13 @@ class Host:
         """True if new leases and workers may go there."""
         return self.liveness(now_s, limits) is Liveness.ALIVE and self.heartbeats >= self.unresponsive_until
 
+    def holds(self, recipe: RecipeFacts) -> bool:
+        """True if the cell's GPUs and what it needs on them fit on this host when nobody else is there."""
+        if self.gpu_count < recipe.gpu_count:
+            return False
+        # A host that does not tell its memory is taken at its word only when the cell fails.
+        return not self.gpu_memory_bytes or recipe.device_bytes <= recipe.gpu_count * self.gpu_memory_bytes
+
     def record(self) -> HostRecord:
         """What the journal keeps of it."""
         return HostRecord(self.host_id, self.address, self.incarnation, self.alive)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from looseleaf.services.scheduler.core.actions import NotifyQueue
+from looseleaf.services.scheduler.core.facts import RecipeFacts
 from looseleaf.services.scheduler.core.hosts import Liveness
 from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.state import State
@@ -13,14 +14,14 @@ def tell_positions(state: State, now_s: float) -> None:
     if not len(state.queue):
         return
     pool_reason = _pool_reason(state, now_s)
-    largest_free = _largest_free(state, now_s)
+    free = _Free(state, now_s)
     occupied = _Occupied(state)
     held_back = state.leases.running_sessions()
     for position, run in enumerate(state.queue, start=1):
         if run.session_id in held_back:
             reason = "This notebook's previous GPU cell has not ended."
         else:
-            reason = pool_reason or _run_reason(occupied, run, largest_free)
+            reason = pool_reason or _run_reason(occupied, free, run)
         held_back.add(run.session_id)
         for waiter in run.waiters:
             if run.told.get(waiter) != (position, reason):
@@ -42,12 +43,23 @@ def _pool_reason(state: State, now_s: float) -> str:
     return "No GPU host is connected."
 
 
-def _largest_free(state: State, now_s: float) -> int:
-    free = (
-        sum(1 for index in range(host.gpu_count) if not state.leases.occupied(host.host_id, index))
-        for host in state.hosts.open_for_work(now_s)
-    )
-    return max(free, default=0)
+class _Free:
+    """How many GPUs without a lease one host has at most, of the hosts that take work."""
+
+    def __init__(self, state: State, now_s: float) -> None:
+        self._hosts = [
+            (host, sum(1 for index in range(host.gpu_count) if not state.leases.occupied(host.host_id, index)))
+            for host in state.hosts.open_for_work(now_s)
+        ]
+        self.anywhere = max((count for _host, count in self._hosts), default=0)
+        self._smallest_gpu_bytes = min((host.gpu_memory_bytes for host, _count in self._hosts), default=0)
+
+    def for_cell(self, recipe: RecipeFacts) -> int:
+        """Of the hosts that can hold the cell only."""
+        # Most cells fit anywhere: the hosts are gone through for large ones alone.
+        if recipe.device_bytes <= recipe.gpu_count * self._smallest_gpu_bytes:
+            return self.anywhere
+        return max((count for host, count in self._hosts if host.holds(recipe)), default=0)
 
 
 class _Occupied:
@@ -58,11 +70,13 @@ class _Occupied:
         self.sessions = {entry.lease.session_id for entry in state.leases}
 
 
-def _run_reason(occupied: _Occupied, run: Run, largest_free: int) -> str:
-    count = run.recipe.gpu_count
+def _run_reason(occupied: _Occupied, free: _Free, run: Run) -> str:
+    count, largest_free = run.recipe.gpu_count, free.for_cell(run.recipe)
     if count > 1:
         verb = "is" if largest_free == 1 else "are"
         return f"Needs {count} GPUs on one host; at most {largest_free} {verb} free on one."
+    if free.anywhere and not largest_free:
+        return "No GPU with enough memory for this cell's variables is free."
     others = len(occupied.sessions) - (run.session_id in occupied.sessions)
     if occupied.gpus == 0:
         return "A GPU is about to become free."

@@ -36,11 +36,11 @@ class Placement:
 
 @dataclass(slots=True)
 class HostRoom:
-    """A host's GPUs by what stands on them; worker lists hold only what may be ended."""
+    """A host's GPUs without a lease, by what stands on them."""
 
     host: Host
     free: list[int]
-    # GPU -> the idle workers bound to it, all evictable.
+    # GPU -> the workers bound to it; each may be ended or can take a cell of its session.
     warm: dict[int, list[Worker]]
     # Idle workers of any session that no lease names.
     idle: list[Worker]

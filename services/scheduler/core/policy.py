@@ -139,7 +139,7 @@ def _check_ready(state: State, now_s: float) -> None:
     if state.ready or state.restored_at_s is None:
         return
     if not state.hosts.awaited() or now_s - state.restored_at_s >= state.limits.ready_wait_s:
-        state.ready = state.dirty = True
+        state.ready = state.dirty = state.capacity_changed = True
         state.act(MarkReady())
 
 
@@ -147,7 +147,7 @@ def _tick(state: State, event: Tick, now_s: float) -> None:
     if event.overslept_s:
         heartbeats.forgive_silence(state, event.overslept_s, now_s)
     if len(state.queue) and now_s - state.looked_at_s >= state.limits.look_again_s:
-        state.dirty = True
+        state.dirty = state.capacity_changed = True
     heartbeats.check_hosts(state, now_s)
     revoking.retry_revocations(state, now_s)
     if state.restored_at_s is not None and now_s - state.restored_at_s >= state.limits.pending_orphan_s:

@@ -74,7 +74,7 @@ def _usable(state: State, event: PreparationRequested, now_s: float) -> list[tup
     """Idle workers of the session on hosts that take work, the fittest first."""
     found = []
     for host, worker in state.hosts.workers_of(event.session_id):
-        if not host.takes_work(now_s, state.limits) or host.gpu_count < event.recipe.gpu_count:
+        if not host.takes_work(now_s, state.limits) or not host.holds(event.recipe):
             continue
         if not worker.stage.ready or worker.evicting or worker.worker_id in state.leases.workers_in_use(host.host_id):
             continue
@@ -98,10 +98,10 @@ def _own_worker(state: State, event: PreparationRequested, now_s: float) -> tupl
 
 def _host_for_new(state: State, event: PreparationRequested, now_s: float) -> tuple[Host | None, str]:
     """The host with most room, or None and a sentence for people."""
-    able = [host for host in state.hosts.open_for_work(now_s) if host.gpu_count >= event.recipe.gpu_count]
+    hosts = state.hosts.open_for_work(now_s)
+    able = [host for host in hosts if host.holds(event.recipe)]
     if not able:
-        count = event.recipe.gpu_count
-        return None, "No GPU host is connected." if count == 1 else f"No connected host has {count} GPUs."
+        return None, _nowhere(hosts, event.recipe.gpu_count)
     unfinished = [w for _host, w in state.hosts.workers_of(event.session_id) if w.speculative and not w.evicting]
     if unfinished:
         return None, "This notebook's other worker is not ready yet."
@@ -110,10 +110,17 @@ def _host_for_new(state: State, event: PreparationRequested, now_s: float) -> tu
         _make_room(state, able, event, now_s)
         limit = state.limits.prepared_max_per_host
         return None, f"Every GPU host holds its {limit} prepared workers already; the oldest unused one gives way."
+
     def room(host: Host) -> tuple[int, int, str]:
         return (-len(host_room(host, state.leases).free), len(host.workers), host.host_id)
 
     return min(roomy, key=room), ""
+
+
+def _nowhere(hosts: list[Host], gpu_count: int) -> str:
+    if any(host.gpu_count >= gpu_count for host in hosts):
+        return "No connected host has enough GPU memory for this cell's variables."
+    return "No GPU host is connected." if gpu_count == 1 else f"No connected host has {gpu_count} GPUs."
 
 
 def _speculative_count(state: State, host: Host) -> int:

@@ -69,6 +69,8 @@ class State:
         self.ready = False
         # The queue must be looked at again.
         self.dirty = False
+        # The hosts can hold more or less than when the runs that wait were admitted.
+        self.capacity_changed = False
         self.looked_at_s = 0.0
         # People who wait must be told of their places.
         self.news_due = False

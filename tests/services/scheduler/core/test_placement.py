@@ -166,6 +166,29 @@ def test_two_gpus_lie_on_one_host(new_rig: Any) -> None:
     assert (lease.host_id, lease.gpu_indices) == ("h1", (0, 1))
 
 
+def test_cell_goes_where_its_variables_fit_and_waits_for_that(new_rig: Any) -> None:
+    rig = new_rig()
+    rig.heartbeat("h0", gpu_memory_bytes=1000)
+    rig.heartbeat("h1", gpu_memory_bytes=4000)
+    first = rig.lease("x1", "s1", device_bytes=2000)
+    assert first.host_id == "h1"
+    rig.run("x2", "s2", device_bytes=2000)
+    assert rig.all(act.GrantLease) == []
+    assert rig.one(act.NotifyQueue).reason == "No GPU with enough memory for this cell's variables is free."
+    rig.finish(first)
+    assert (rig.one(act.GrantLease).lease.execution_id, rig.one(act.GrantLease).lease.host_id) == ("x2", "h1")
+
+
+def test_waiting_cell_is_refused_when_the_last_host_that_could_hold_it_shrinks(new_rig: Any) -> None:
+    rig = new_rig()
+    rig.heartbeat("h0", gpus=2)
+    blocker = rig.lease("x0", "s0")
+    rig.run("x1", "s1", gpus=2)
+    assert rig.all(act.Refuse) == []
+    rig.heartbeat("h0", gpus=1, leases=(blocker,))
+    assert rig.one(act.Refuse).reason == "NEVER_FITS"
+
+
 def test_one_gpu_run_fills_the_fuller_host(new_rig: Any) -> None:
     rig = new_rig()
     rig.heartbeat("h0", gpus=4)

@@ -84,6 +84,9 @@ def test_preparation_without_a_host_is_skipped_with_a_reason(new_rig: Any) -> No
     rig.heartbeat(gpus=1)
     rig.prepare("s1", gpus=2)
     assert rig.one(act.AnswerPreparation).skipped_reason == "No connected host has 2 GPUs."
+    rig.heartbeat(gpus=1, gpu_memory_bytes=1000)
+    rig.prepare("s1", device_bytes=2000)
+    assert "enough GPU memory" in rig.one(act.AnswerPreparation).skipped_reason
 
 
 def test_preparation_while_the_sessions_cell_runs_is_skipped(new_rig: Any) -> None:
