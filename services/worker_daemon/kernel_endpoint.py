@@ -84,28 +84,31 @@ class KernelEndpoint:
         while True:
             try:
                 connection, _address = await loop.sock_accept(sock)
+                self._take(connection)
             except OSError as error:
                 # Such as too many open files: whoever waits is accepted when there is room.
                 log.error("kernel_not_accepted", error=error.strerror)
                 await asyncio.sleep(ACCEPT_RETRY_S)
-                continue
-            self._take(connection)
 
     def _take(self, sock: socket.socket) -> None:
         if len(self._connections) >= self._kernels_max:
             log.warning("kernel_refused", limit=self._kernels_max)
             sock.close()
             return
-        task = asyncio.create_task(self._serve(sock))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, sock: socket.socket) -> None:
-        peer = PeerProcess(sock)
+        try:
+            peer = PeerProcess(sock)
+        except OSError:
+            sock.close()
+            raise
         owner = StateOwner()
         requests = self._new_requests(owner)
         connection = KernelConnection(sock, owner, requests, self._clients, self._host)
         self._connections.add(connection)
+        task = asyncio.create_task(self._serve(connection, requests, peer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, connection: KernelConnection, requests: StateRequests, peer: PeerProcess) -> None:
         try:
             await connection.serve()
             self._connections.discard(connection)

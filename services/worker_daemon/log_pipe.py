@@ -35,11 +35,14 @@ class LogPipe:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if not data or len(self._rest) > LINE_CHARS_MAX:
             lines, self._rest = [*lines, self._rest], b""
-        for line in filter(None, lines):
-            log.warning("worker_said", worker=self._worker_id, text=line.decode("utf-8", "replace")[:LINE_CHARS_MAX])
+        self._tell(lines)
         if not data:
             self.close()
         return bool(data)
+
+    def _tell(self, lines: list[bytes]) -> None:
+        for line in filter(None, lines):
+            log.warning("worker_said", worker=self._worker_id, text=line.decode("utf-8", "replace")[:LINE_CHARS_MAX])
 
     def drain(self) -> None:
         """Logs what a worker wrote just before its end, then closes."""
@@ -54,3 +57,4 @@ class LogPipe:
             asyncio.get_running_loop().remove_reader(self._fd)
             os.close(self._fd)
             self._fd = -1
+            self._tell([self._rest])

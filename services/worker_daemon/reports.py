@@ -26,7 +26,7 @@ class Reporter:
     """A queue of reports with one sender.
 
     A report that the scheduler cannot take now is sent again, so nothing is lost while it restarts; one that it
-    refuses is logged and dropped. `ended(report)` follows when an outcome was heard or refused.
+    refuses is logged and dropped. `ended(report)` follows when an outcome was heard or dropped.
     """
 
     def __init__(self, send: Send, ended: Callable[[pb.ReportExecutionRequest], None]) -> None:
@@ -63,13 +63,12 @@ class Reporter:
             request = await self._queue.get()
             try:
                 await self._deliver(request)
-                if request.release:
-                    self._ended(request)
             except Exception:
-                # The next report must not wait for the cure of this one.
+                # The scheduler learns it from the heartbeats; the next report must not wait for the cure of this one.
                 log.exception("report_failed", execution=request.execution_id)
-            finally:
-                self._queue.task_done()
+            if request.release:
+                self._ended(request)
+            self._queue.task_done()
 
     async def _deliver(self, request: pb.ReportExecutionRequest) -> None:
         while True:

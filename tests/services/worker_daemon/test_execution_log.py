@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
@@ -77,7 +78,7 @@ async def test_slow_follower_is_told_what_it_missed_and_goes_on(monkeypatch: pyt
 
 async def test_unheard_counts_from_the_last_follower_that_left(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(execution_log.time, "monotonic", lambda: now)
+    monkeypatch.setattr(execution_log, "time", SimpleNamespace(monotonic=lambda: now))
     record = record_of("a")
     now = 105.0
     assert record.unheard_s() == 5.0
