@@ -149,7 +149,8 @@ class _Builder:
         pool.start()
         endpoint.start()
         # The other way round at the stop: kernels leave, workers end, their cells are told of as failed.
-        for stop in (reporter.stop, self.durability.stop, servicer.until_idle, pool.stop, endpoint.stop):
+        stops = (reporter.stop, self.durability.stop, servicer.until_idle, pool.stop, endpoint.stop, self._say_draining)
+        for stop in stops:
             self.service.on_stop(stop)
         self.service.on_stopping(self._drain)
         self.service.start_task(self._ready_when_known(), name="heartbeat")
@@ -164,6 +165,9 @@ class _Builder:
         if self.host is not None:
             self.host.draining = True
             self.heartbeat.nudge()
+
+    async def _say_draining(self) -> None:
+        await self.heartbeat.send()
 
     async def _stop_reaper(self) -> None:
         self.reaper.stop()

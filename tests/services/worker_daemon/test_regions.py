@@ -1,24 +1,20 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from daemon_fakes import region, until
 
-from looseleaf.dirty_tracker import hash128
-from looseleaf.errors import CapacityExceeded, Corrupt, InvalidArgument, NotFound, Unavailable
+from looseleaf.errors import CapacityExceeded, Corrupt, NotFound, Unavailable
 from looseleaf.ids import HostId
 from looseleaf.services.worker_daemon import regions as regions_module
-from looseleaf.services.worker_daemon.arena import SEGMENT_BYTES_MIN, SEGMENT_SLOTS_MIN, HostArena, Ring
-from looseleaf.services.worker_daemon.core.region_table import RegionKey
+from looseleaf.services.worker_daemon.arena import SEGMENT_BYTES_MIN, SEGMENT_SLOTS_MIN, HostArena
+from looseleaf.services.worker_daemon.core.region_table import RegionKey, Slot
 from looseleaf.services.worker_daemon.regions import HostRegions, RegionSource
 from looseleaf.units import REGION_BYTES
-
-
-def region(number: int, length: int = 5000) -> tuple[RegionKey, bytes]:
-    data = number.to_bytes(4, "little") * (length // 4)
-    return (hash128(data), len(data)), data
 
 
 class Elsewhere:
@@ -185,17 +181,111 @@ def test_waiting_put_goes_on_when_room_appears() -> None:
     with_regions(Locator(), work)
 
 
-def test_ring_slot_outside_is_refused() -> None:
-    ring = Ring(3 * REGION_BYTES)
-    try:
-        assert len(ring.view(2, 10)) == 10
-        for slot, length in ((3, 10), (0, REGION_BYTES + 1)):
-            with pytest.raises(InvalidArgument, match="RING_SLOT_UNKNOWN"):
-                ring.view(slot, length)
-    finally:
-        ring.close()
+def test_put_that_is_cancelled_keeps_its_slot_until_its_thread_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, may_write = threading.Event(), threading.Event()
+
+    async def work(regions: HostRegions) -> None:
+        write = regions.arena.write
+
+        def slow(slot: Slot, source: memoryview) -> None:
+            began.set()
+            assert may_write.wait(20)
+            write(slot, source)
+
+        monkeypatch.setattr(regions.arena, "write", slow)
+        key, data = region(1)
+        putting = asyncio.create_task(regions.put(key, memoryview(data), "worker"))
+        await asyncio.to_thread(began.wait, 20)
+        putting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await putting
+        assert regions.arena.used_bytes == REGION_BYTES, "the thread may still write into it"
+        may_write.set()
+        await until(lambda: regions.arena.used_bytes == 0)
+        assert key not in regions.table
+
+    with_regions(Locator(), work)
 
 
-def test_arena_below_one_segment_is_refused() -> None:
-    with pytest.raises(InvalidArgument, match="ARENA_TOO_SMALL"):
-        HostArena(SEGMENT_BYTES_MIN - 1)
+def test_region_whose_eviction_is_being_announced_comes_back_only_afterwards() -> None:
+    class SlowLocator(Locator):
+        def __init__(self) -> None:
+            super().__init__()
+            self.may_forget = asyncio.Event()
+
+        async def forget(self, host_id: HostId, keys: Sequence[RegionKey]) -> None:
+            await self.may_forget.wait()
+            await super().forget(host_id, keys)
+
+    async def work(regions: HostRegions) -> None:
+        locator = regions._locator
+        assert isinstance(locator, SlowLocator)
+        key, data = region(1)
+        await regions.put(key, memoryview(data), "fetch", fetched=True)
+        regions.unpin("fetch")
+        evicting = asyncio.create_task(regions._evict())
+        await asyncio.sleep(0)
+        again = asyncio.create_task(regions.put(key, memoryview(data), "save"))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert key not in regions.table, "the store would forget this copy too"
+        locator.may_forget.set()
+        assert await evicting
+        await again
+        assert locator.forgotten == [key] and key in regions.table
+
+    with_regions(SlowLocator(), work)
+
+
+def test_eviction_that_cannot_be_announced_makes_room_all_the_same() -> None:
+    class DeafLocator(Locator):
+        async def forget(self, host_id: HostId, keys: Sequence[RegionKey]) -> None:
+            raise Unavailable("STORE_DOWN", "gone")
+
+    async def work(regions: HostRegions) -> None:
+        for number in range(SEGMENT_SLOTS_MIN):
+            key, data = region(number)
+            await regions.put(key, memoryview(data), "fetch", fetched=True)
+        regions.unpin("fetch")
+        key, data = region(1000)
+        await regions.put(key, memoryview(data), "save")
+        assert key in regions.table
+
+    with_regions(DeafLocator(), work)
+
+
+def test_ensure_that_fails_leaves_no_pin() -> None:
+    items = dict([region(1)])
+
+    async def work(regions: HostRegions) -> None:
+        wanted = [*items, region(2)[0]]
+        with pytest.raises(NotFound, match="REGIONS_LOST"):
+            await regions.ensure(wanted, "kernel")
+        assert len(regions.table.evict(5)) == 1
+
+    with_regions(Locator(Elsewhere(items)), work)
+
+
+def test_ensure_holds_what_it_has_while_it_fetches_the_rest() -> None:
+    items = dict(region(number) for number in range(SEGMENT_SLOTS_MIN + 1))
+
+    async def work(regions: HostRegions) -> None:
+        keys = list(items)
+        assert len(await regions.ensure(keys[:SEGMENT_SLOTS_MIN], "kernel")) == SEGMENT_SLOTS_MIN
+        regions.unpin("kernel")
+        # One of the old ones has to go for the new one, but none of those that are asked for.
+        slots = await regions.ensure([keys[-1], *keys[1:SEGMENT_SLOTS_MIN]], "kernel")
+        assert len(set(slots)) == SEGMENT_SLOTS_MIN and keys[0] not in regions.table
+
+    with_regions(Locator(Elsewhere(items)), work)
+
+
+def test_bytes_of_a_source_that_are_not_what_was_asked_for_are_not_kept() -> None:
+    key, data = region(1)
+    wrong, good = Elsewhere({key: data[:-1] + b"x"}), Elsewhere({key: data})
+
+    async def work(regions: HostRegions) -> None:
+        await regions.ensure([key], "kernel")
+        assert regions.read(key) == data and good.asked == [key]
+
+    with_regions(Locator(wrong, good), work)

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from looseleaf.errors import CapacityExceeded, InvalidArgument
+from looseleaf.services.worker_daemon.arena import SEGMENT_BYTES_MIN, SEGMENT_SLOTS_MIN, SEGMENTS_MAX, HostArena, Ring
+from looseleaf.units import REGION_BYTES
+
+
+def test_slots_are_given_out_up_to_the_limit_and_again_when_freed() -> None:
+    arena = HostArena(SEGMENT_BYTES_MIN)
+    slots = [arena.allocate() for _ in range(SEGMENT_SLOTS_MIN)]
+    assert len(set(slots)) == SEGMENT_SLOTS_MIN and arena.used_bytes == SEGMENT_BYTES_MIN
+    with pytest.raises(CapacityExceeded, match="ARENA_FULL"):
+        arena.allocate()
+    arena.write(slots[3], memoryview(b"old bytes"))
+    arena.free(slots[3])
+    assert arena.allocate() == slots[3] and bytes(arena.view(slots[3], 9)) == bytes(9)
+    arena.close()
+    arena.free(slots[0])
+
+
+def test_descriptor_for_others_cannot_be_written() -> None:
+    arena = HostArena(SEGMENT_BYTES_MIN)
+    slot = arena.allocate()
+    try:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.write(arena.readonly_fd(slot.segment), b"x")
+        with pytest.raises(TypeError):
+            arena.view(slot, 4)[0] = 1
+    finally:
+        arena.close()
+
+
+def test_ring_slot_outside_is_refused() -> None:
+    ring = Ring(3 * REGION_BYTES)
+    try:
+        assert len(ring.view(2, 10)) == 10
+        for slot, length in ((3, 10), (0, REGION_BYTES + 1)):
+            with pytest.raises(InvalidArgument, match="RING_SLOT_UNKNOWN"):
+                ring.view(slot, length)
+    finally:
+        ring.close()
+
+
+def test_arena_below_one_segment_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="ARENA_TOO_SMALL"):
+        HostArena(SEGMENT_BYTES_MIN - 1)
+
+
+def test_arena_has_few_segments_however_large_it_is() -> None:
+    arena = HostArena(1000 * SEGMENT_BYTES_MIN)
+    try:
+        segments = {arena.allocate().segment for _ in range(5)}
+        assert segments == {0} and os.fstat(arena.readonly_fd(0)).st_size * SEGMENTS_MAX >= arena.limit_bytes - (
+            SEGMENTS_MAX * REGION_BYTES
+        )
+    finally:
+        arena.close()

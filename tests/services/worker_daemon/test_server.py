@@ -1,0 +1,159 @@
+"""The whole daemon as a service in this process: its neighbours are real gRPC servers, its zygote goes by a script."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from daemon_fakes import until, within
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from looseleaf.config import DaemonConfig
+from looseleaf.errors import LooseLeafError, Unavailable
+from looseleaf.protocol.aio import AsyncChannel
+from looseleaf.protocol.aio_rpc import AsyncLink
+from looseleaf.rpc.client import open_channel
+from looseleaf.rpc.server import Registration, RpcServer
+from looseleaf.rpc.service import Service
+from looseleaf.services.worker_daemon.server import build
+from looseleaf.v1 import checkpoint_pb2, checkpoint_store_pb2, scheduler_pb2
+from looseleaf.v1.checkpoint_store_pb2_grpc import (
+    CheckpointStoreServiceServicer,
+    add_CheckpointStoreServiceServicer_to_server,
+)
+from looseleaf.v1.scheduler_pb2_grpc import SchedulerServiceServicer, add_SchedulerServiceServicer_to_server
+
+
+@dataclass
+class Store(CheckpointStoreServiceServicer):
+    """Forgets hosts and opens sessions."""
+
+    forgotten: list[str] = field(default_factory=list)
+    error: LooseLeafError | None = None
+
+    async def ForgetHostRegions(self, request: Any, context: Any) -> Any:
+        if self.error is not None:
+            raise self.error
+        assert request.all
+        self.forgotten.append(request.host_id)
+        fallback = checkpoint_store_pb2.SessionFallback(session_id="s-9", lost_version=7, version=5)
+        return checkpoint_store_pb2.ForgetHostRegionsResponse(fallbacks=[fallback])
+
+    async def OpenSession(self, request: Any, context: Any) -> Any:
+        head = checkpoint_pb2.SessionHead(session_id=request.session_id, epoch=1, version=0)
+        return checkpoint_store_pb2.OpenSessionResponse(head=head)
+
+
+@dataclass
+class Scheduler(SchedulerServiceServicer):
+    """Hears heartbeats when it may."""
+
+    may_hear: asyncio.Event = field(default_factory=asyncio.Event)
+    heartbeats: list[scheduler_pb2.HeartbeatRequest] = field(default_factory=list)
+
+    async def Heartbeat(self, request: Any, context: Any) -> Any:
+        if not self.may_hear.is_set():
+            raise Unavailable("NOT_YET", "starting")
+        self.heartbeats.append(request)
+        return scheduler_pb2.HeartbeatResponse()
+
+
+@dataclass
+class Rig:
+    """The neighbours, and how to start the daemon."""
+
+    store: Store
+    scheduler: Scheduler
+    config: DaemonConfig
+
+    def service(self) -> Service[DaemonConfig]:
+        return Service("daemon", self.config)
+
+
+@pytest.fixture
+async def rig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
+    monkeypatch.setenv("FAKE_ZYGOTE", "hang")
+    interpreter = tmp_path / "python"
+    fake = Path(__file__).parent / "fake_zygote.py"
+    interpreter.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{fake}" "$@"\n')
+    interpreter.chmod(0o700)
+    store, scheduler = Store(), Scheduler()
+    servers = []
+    for name, add, servicer in (
+        ("store", add_CheckpointStoreServiceServicer_to_server, store),
+        ("scheduler", add_SchedulerServiceServicer_to_server, scheduler),
+    ):
+        server = RpcServer(f"unix:{tmp_path}/{name}.sock")
+        server.bind()
+        await server.start([Registration(add, servicer)])
+        servers.append(server)
+    config = DaemonConfig(
+        run_dir=tmp_path, data=tmp_path, listen=f"unix:{tmp_path}/d.sock", store=f"unix:{tmp_path}/store.sock",
+        scheduler=f"unix:{tmp_path}/scheduler.sock", frontend=f"unix:{tmp_path}/frontend.sock",
+        kernel_socket=tmp_path / "k.sock", device="emulated", gpus=4, arena_bytes=128 << 20, python=str(interpreter),
+        base_imports=("json",), hash_seed="7", heartbeat_interval_s=0.01, shutdown_grace_s=0.0,
+    )  # fmt: skip
+    yield Rig(store, scheduler, config)
+    for server in servers:
+        await server.stop(0)
+
+
+async def healthy(address: str) -> bool:
+    async with open_channel(address, peer="host") as channel:
+        stub: Any = health_pb2_grpc.HealthStub(channel)  # type: ignore[arg-type]
+        answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout_s=5)
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+async def test_daemon_is_ready_when_the_scheduler_has_heard_and_leaves_nothing_when_stopped(rig: Rig) -> None:
+    service = rig.service()
+    running = asyncio.create_task(service.run(build))
+    await until(rig.config.kernel_socket.exists)
+    assert not await healthy(rig.config.listen) and rig.store.forgotten == ["h0"]
+    rig.scheduler.may_hear.set()
+    await until(lambda: bool(rig.scheduler.heartbeats))
+    await asyncio.sleep(0)
+    assert await healthy(rig.config.listen)
+    told = rig.scheduler.heartbeats[0]
+    assert (told.host.host_id, told.gpu_count, told.device_kind, told.draining) == ("h0", 4, "emulated", False)
+
+    reader, writer = await asyncio.open_unix_connection(str(rig.config.kernel_socket))
+    sock = writer.get_extra_info("socket").dup()
+    writer.close()
+    link = AsyncLink(AsyncChannel(sock))
+    serving = asyncio.create_task(link.serve())
+    reply, _fds = await within(link.request("hello", {"v": 1, "session_id": "s-1"}))
+    assert (reply["host_id"], reply["gpus"], reply["hash_seed"], reply["epoch"]) == ("h0", 1, "7", 1)
+    del reader
+
+    service.request_stop("test ended")
+    assert await within(running) == 0
+    assert (await within(serving)).reason == "PEER_CLOSED"
+    assert rig.scheduler.heartbeats[-1].draining, "the scheduler was told to place nothing here"
+    assert "k.sock" not in os.listdir(rig.config.run_dir)
+
+
+LISTENER = "gRPC keeps the listener of a server that was never started until the process ends"
+
+
+@pytest.mark.leaks_ok(LISTENER)
+async def test_start_that_fails_leaves_no_zygote(rig: Rig) -> None:
+    rig.store.error = LooseLeafError("BROKEN", "the store cannot")
+    with pytest.raises(LooseLeafError):
+        await within(rig.service().run(build))
+    assert "k.sock" not in os.listdir(rig.config.run_dir)
+
+
+@pytest.mark.leaks_ok(LISTENER)
+async def test_zygote_that_cannot_start_stops_the_daemon_and_says_why(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_ZYGOTE", "unclean")
+    with pytest.raises(Unavailable, match="FORBIDDEN_MODULE: ray.*zygote-h0.log"):
+        await within(rig.service().run(build))
