@@ -227,12 +227,3 @@ def install_signals(service: Service[Any]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, received, number)
-
-
-async def run_service(
-    name: str, config: C, build: Callable[[Service[C]], Awaitable[Sequence[Registration]]],
-) -> int:
-    """Runs a service in this process, with signals, until it is told to stop; returns its exit code."""
-    service = Service(name, config)
-    install_signals(service)
-    return await service.run(build)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
 from looseleaf.errors import Unavailable
@@ -200,16 +200,6 @@ class StoreClient:
                 if time.monotonic() - began_s >= self._patience_s:
                     raise
             await asyncio.sleep(RESTART_RETRY_S)
-
-
-def region_chunks(regions: Mapping[RegionKey, bytes] | Iterable[tuple[RegionKey, bytes]]) -> AsyncIterator[Any]:
-    """Regions in memory as `StoreClient.put_regions` takes them."""
-
-    async def each() -> AsyncIterator[tuple[bytes, int, bytes]]:
-        for (region_id, length_bytes), data in regions.items() if isinstance(regions, Mapping) else regions:
-            yield region_id, length_bytes, data
-
-    return each()
 
 
 def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:

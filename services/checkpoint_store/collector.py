@@ -32,7 +32,6 @@ from looseleaf.services.checkpoint_store.usage import Usage, blocks_of
 SWEEP_PAGE_OBJECTS: Final = 1_024
 # For so long a repeated DeleteSession is recognised, and a new session of the name begins above the old epoch.
 TOMBSTONE_LIFE_MS: Final = 24 * 3600 * 1000
-NOTHING: Final[frozenset[bytes]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from looseleaf.clock import ManualClock
 from looseleaf.dirty_tracker import hash128
 from looseleaf.ids import Epoch, ExecutionId, PayloadId, SessionId, UnitId, Version
 from looseleaf.rpc.client import open_channel
-from looseleaf.rpc.store_client import StoreClient
+from looseleaf.rpc.store_client import RegionKey, StoreClient
 from looseleaf.services.checkpoint_store.store import Store, StoreLimits, open_store
 from looseleaf.units import REGION_BYTES
 
@@ -69,6 +69,14 @@ def make_state(units: Sequence[str] = (), regions: Sequence[str] = (), region_by
         {f"u{text}": f"unit {text}".encode() for text in units},
         {f"r{text}": (text.encode() + b".") * region_bytes for text in regions},
     )
+
+
+async def region_chunks(
+    regions: Mapping[RegionKey, bytes] | Iterable[tuple[RegionKey, bytes]],
+) -> AsyncIterator[tuple[bytes, int, bytes]]:
+    """Regions in memory as `StoreClient.put_regions` takes them."""
+    for (region_id, length_bytes), data in regions.items() if isinstance(regions, Mapping) else regions:
+        yield region_id, length_bytes, data
 
 
 class Saver:

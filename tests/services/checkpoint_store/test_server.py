@@ -18,12 +18,12 @@ import pytest
 
 from looseleaf.dirty_tracker import hash128
 from looseleaf.errors import NotFound, PreconditionFailed, Unavailable
-from looseleaf.rpc.store_client import StoreClient, region_chunks
+from looseleaf.rpc.store_client import StoreClient
 from looseleaf.services.checkpoint_store.store import open_store
 from looseleaf.services.checkpoint_store.verifier import verify_index
 from looseleaf.units import REGION_BYTES
 
-from .conftest import Server, State, make_state
+from .conftest import Server, State, make_state, region_chunks
 
 MakeServer = Callable[..., Server]
 

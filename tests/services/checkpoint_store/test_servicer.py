@@ -22,7 +22,7 @@ from looseleaf.errors import (
 )
 from looseleaf.rpc.client import open_channel
 from looseleaf.rpc.dedupe import RequestMemory
-from looseleaf.rpc.store_client import RegionKey, StoreClient, region_chunks
+from looseleaf.rpc.store_client import RegionKey, StoreClient
 from looseleaf.services.checkpoint_store.metrics import StoreMetrics
 from looseleaf.services.checkpoint_store.servicer import CheckpointStoreServicer
 from looseleaf.services.checkpoint_store.store import Store
@@ -30,7 +30,7 @@ from looseleaf.units import MIB, REGION_BYTES
 from looseleaf.v1 import checkpoint_store_pb2 as pb
 from looseleaf.v1.checkpoint_store_pb2_grpc import CheckpointStoreServiceStub
 
-from .conftest import Server, State, make_state
+from .conftest import Server, State, make_state, region_chunks
 
 MakeServer = Callable[..., Server]
 
