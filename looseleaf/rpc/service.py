@@ -218,10 +218,14 @@ class Service(Generic[C]):
 
 def install_signals(service: Service[Any]) -> None:
     """SIGTERM and SIGINT stop the service; the second one ends the process at once."""
+    signalled = False
 
+    # Not `stop_requested`: the first signal may fall into a stop that began by itself, and must not cut that short.
     def received(number: signal.Signals) -> None:
-        if service.stop_requested.is_set():
+        nonlocal signalled
+        if signalled:
             service.stop_now(128 + number)
+        signalled = True
         service.request_stop(number.name)
 
     loop = asyncio.get_running_loop()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +13,9 @@ import pytest
 from looseleaf.config import SchedulerConfig
 from looseleaf.errors import PreconditionFailed
 from looseleaf.rpc.server import Registration
-from looseleaf.rpc.service import Service
+from looseleaf.rpc.service import Service, install_signals
+
+LIMIT_S = 20.0
 
 
 async def test_failing_stop_callbacks_keep_no_other_from_running(tmp_path: Path) -> None:
@@ -37,6 +41,26 @@ async def test_failing_stop_callbacks_keep_no_other_from_running(tmp_path: Path)
     service = Service("echo", SchedulerConfig(run_dir=tmp_path))
     assert await service.run(build) == 1
     assert ended == ["streams", "database"]
+
+
+async def test_first_signal_in_a_stop_that_began_by_itself_does_not_cut_it_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    handled: asyncio.Queue[str] = asyncio.Queue()
+    service = Service("echo", SchedulerConfig(run_dir=tmp_path))
+    request_stop = service.request_stop
+    monkeypatch.setattr(service, "stop_now", lambda code: handled.put_nowait(f"now {code}"))
+    monkeypatch.setattr(service, "request_stop", lambda why: (request_stop(why), handled.put_nowait("requested")))
+    install_signals(service)
+    try:
+        request_stop("task failed", exit_code=1)
+        signal.raise_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(handled.get(), LIMIT_S) == "requested"
+        signal.raise_signal(signal.SIGINT)
+        assert await asyncio.wait_for(handled.get(), LIMIT_S) == f"now {128 + signal.SIGINT}"
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().remove_signal_handler(number)
 
 
 @pytest.mark.leaks_ok("gRPC keeps the listener of a server that was never started until the process ends")
