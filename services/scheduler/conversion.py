@@ -52,7 +52,9 @@ def lease_message(lease: Lease) -> types_pb2.Lease:
 
 
 def lease_facts(lease: types_pb2.Lease) -> Lease:
-    """The inverse."""
+    """The inverse; raises InvalidArgument ID_MALFORMED, HEARTBEAT_MALFORMED."""
+    if len(set(lease.gpu_indices)) != len(lease.gpu_indices):
+        raise InvalidArgument("HEARTBEAT_MALFORMED", f"Lease {lease.lease_id} names a GPU twice.")
     return Lease(
         LeaseId(check_id("lease", lease.lease_id)), SessionId(lease.session_id), Epoch(lease.epoch),
         ExecutionId(lease.execution_id), HostId(lease.host.host_id), lease.host.address, tuple(lease.gpu_indices),

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from looseleaf.errors import LooseLeafError
-from looseleaf.ids import Epoch, SessionId
 from looseleaf.services.scheduler.core.actions import NotifyLease
+from looseleaf.services.scheduler.core.endings import give_up, revoke
 from looseleaf.services.scheduler.core.events import RunCancelled, RunRequested
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState, RecipeFacts
+from looseleaf.services.scheduler.core.fencing import see_epoch
 from looseleaf.services.scheduler.core.hosts import Host
 from looseleaf.services.scheduler.core.journal import reopenable
-from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
+from looseleaf.services.scheduler.core.leases import LeaseStatus
 from looseleaf.services.scheduler.core.queue import PRIORITIES, Run, rank_s
 from looseleaf.services.scheduler.core.refusals import (
     ended_error,
     id_reused,
+    lease_withdrawn,
     never_fits_bytes,
     never_fits_count,
     priority_unknown,
@@ -24,7 +26,6 @@ from looseleaf.services.scheduler.core.refusals import (
     stale_epoch,
     too_many_waiters,
 )
-from looseleaf.services.scheduler.core.revoking import end_lease, finish, revoke
 from looseleaf.services.scheduler.core.state import State
 
 
@@ -62,7 +63,8 @@ def _join(state: State, event: RunRequested, record: ExecutionRecord, now_s: flo
         return True
     entry = state.leases.of_execution(event.session_id, event.execution_id)
     if entry is not None and entry.status is LeaseStatus.HELD:
-        entry.recipients.add(event.request_id)
+        if len(entry.recipients) < state.limits.waiters_per_run_max:
+            entry.recipients.add(event.request_id)
         state.act(NotifyLease(event.request_id, entry.lease))
         return True
     if entry is not None and entry.status is LeaseStatus.RESTORED:
@@ -71,7 +73,7 @@ def _join(state: State, event: RunRequested, record: ExecutionRecord, now_s: flo
         return True
     if record.state is ExecutionState.PENDING:
         return False
-    state.refuse(event.request_id, ended_error(record))
+    state.refuse(event.request_id, lease_withdrawn(record))
     return True
 
 
@@ -134,45 +136,3 @@ def run_cancelled(state: State, event: RunCancelled, now_s: float) -> None:
         del state.runs[event.execution_id]
         return
     give_up(state, run, entry, now_s, "CANCELLED")
-
-
-def give_up(state: State, run: Run, entry: LeaseEntry | None, now_s: float, reason: str) -> None:
-    """Ends a run whose lease nobody got; what was reserved or asked for is taken back."""
-    record = state.journal.get(run.execution_id)
-    if entry is not None and entry.status is LeaseStatus.EVICTING:
-        end_lease(state, entry, now_s)
-    elif entry is not None and entry.status is LeaseStatus.GRANTING:
-        state.journal.drop_lease(run.execution_id)
-        revoke(state, entry, now_s)
-    if record is not None:
-        finish(state, record, ExecutionState.FAILED, reason)
-
-
-def see_epoch(state: State, session_id: SessionId, epoch: Epoch, now_s: float) -> bool:
-    """False if `epoch` is older than the newest one seen. A newer one fences all that older owners asked for."""
-    session = state.sessions.touch(session_id)
-    if epoch < session.epoch:
-        return False
-    if epoch == session.epoch:
-        return True
-    session.epoch = epoch
-    state.write_session(session_id, epoch)
-    for run in [run for run in state.runs.values() if run.session_id == session_id and run.epoch < epoch]:
-        entry = state.leases.of_execution(session_id, run.execution_id)
-        if entry is not None and entry.status is LeaseStatus.RESTORED:
-            # What became of the execution its daemon will say; these callers get no lease in any case.
-            del state.runs[run.execution_id]
-            for waiter in run.waiters:
-                state.refuse(waiter, stale_epoch(run.epoch, epoch))
-        else:
-            give_up(state, run, entry, now_s, "STALE_EPOCH")
-    for entry in state.leases.of_session(session_id):
-        if entry.lease.epoch >= epoch or not entry.valid:
-            continue
-        record = state.journal.get(entry.lease.execution_id)
-        if record is not None and record.state is ExecutionState.DISPATCHED:
-            revoke(state, entry, now_s, ExecutionState.FAILED, "STALE_EPOCH")
-        else:
-            entry.status = LeaseStatus.FENCED
-    state.dirty = True
-    return True

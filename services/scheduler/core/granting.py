@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from looseleaf.errors import LooseLeafError
 from looseleaf.ids import HostId, WorkerId
 from looseleaf.services.scheduler.core.actions import EvictWorker, GrantLease, NotifyLease
-from looseleaf.services.scheduler.core.admission import give_up, never_fits
+from looseleaf.services.scheduler.core.admission import never_fits
+from looseleaf.services.scheduler.core.endings import end_lease, refuse_run, revoke, send_revoke
 from looseleaf.services.scheduler.core.events import EvictionEnded, GrantFailed, LeaseGranted
 from looseleaf.services.scheduler.core.facts import Lease, StartPath
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
 from looseleaf.services.scheduler.core.placement import HostRoom, Placement, host_room, place
 from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.refusals import grants_refused, stale_epoch
-from looseleaf.services.scheduler.core.revoking import end_lease, revoke, send_revoke
 from looseleaf.services.scheduler.core.state import State
 
 
@@ -63,7 +62,7 @@ def _refuse_misfits(state: State) -> None:
     for run in state.queue:
         misfit = never_fits(hosts, run.recipe)
         if misfit is not None:
-            _refuse_run(state, run, misfit, "NEVER_FITS")
+            refuse_run(state, run, misfit)
 
 
 def _reserve_for_gang(
@@ -92,7 +91,7 @@ def reserve(state: State, run: Run, target: Placement, now_s: float) -> None:
         state.new_lease_id(), run.session_id, run.epoch, run.execution_id, host.host_id, host.address,
         target.gpu_indices, target.worker_id, target.path, int(state.limits.lease_ttl_s * 1000),
     )
-    entry = LeaseEntry(lease, LeaseStatus.EVICTING, host.incarnation, now_s, now_s)
+    entry = LeaseEntry(lease, LeaseStatus.EVICTING, now_s, now_s)
     state.leases.add(entry)
     for worker_id in target.victims:
         worker = host.workers[worker_id]
@@ -126,9 +125,9 @@ def eviction_ended(state: State, event: EvictionEnded, now_s: float) -> None:
     if entry is None or entry.status is not LeaseStatus.EVICTING:
         return
     entry.evictions.discard(event.worker_id)
-    if not event.evicted:
+    run = state.runs.get(entry.lease.execution_id)
+    if run is None or not event.evicted:
         end_lease(state, entry, now_s)
-        run = state.runs.get(entry.lease.execution_id)
         if run is not None:
             state.queue.put(run)
     elif not entry.evictions:
@@ -198,15 +197,8 @@ def grant_failed(state: State, event: GrantFailed, now_s: float) -> None:
         run.avoided[host.host_id] = state.retry(host)
     if event.reason == "STALE_EPOCH":
         newest = max(state.sessions.epoch(run.session_id), run.epoch)
-        _refuse_run(state, run, stale_epoch(run.epoch, newest), "STALE_EPOCH")
+        refuse_run(state, run, stale_epoch(run.epoch, newest))
     elif run.refusals >= state.limits.grant_refusals_max:
-        _refuse_run(state, run, grants_refused(run.refusals, event.message or event.reason), "GRANTS_REFUSED")
+        refuse_run(state, run, grants_refused(run.refusals, event.message or event.reason))
     else:
         state.queue.put(run)
-
-
-def _refuse_run(state: State, run: Run, error: LooseLeafError, reason: str) -> None:
-    for waiter in run.waiters:
-        state.refuse(waiter, error)
-    run.waiters.clear()
-    give_up(state, run, None, 0.0, reason)

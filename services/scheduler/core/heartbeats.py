@@ -7,14 +7,14 @@ from dataclasses import replace
 from looseleaf.errors import CapacityExceeded, PreconditionFailed
 from looseleaf.ids import LeaseId
 from looseleaf.services.scheduler.core.actions import AnswerHeartbeat
-from looseleaf.services.scheduler.core.admission import see_epoch
+from looseleaf.services.scheduler.core.endings import lose_host, lose_lease, revoke
 from looseleaf.services.scheduler.core.events import HeartbeatReceived
 from looseleaf.services.scheduler.core.facts import ExecutionState, HostReport, Lease, WorkerStage
+from looseleaf.services.scheduler.core.fencing import see_epoch
 from looseleaf.services.scheduler.core.granting import deliver
 from looseleaf.services.scheduler.core.hosts import Host, Liveness, merge_report, supersede
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus, renew
 from looseleaf.services.scheduler.core.preparing import host_lost
-from looseleaf.services.scheduler.core.revoking import lose_host, lose_lease, revoke
 from looseleaf.services.scheduler.core.state import State
 
 _RUNNING = {WorkerStage.RUNNING: ExecutionState.STARTED, WorkerStage.SAVING: ExecutionState.FINISHED}
@@ -87,7 +87,7 @@ def _settle_leases(state: State, host: Host, report: HostReport, now_s: float) -
             unknown.append(lease.lease_id)
             continue
         was_restored = entry.status is LeaseStatus.RESTORED
-        if renew(entry, state.sessions.epoch(lease.session_id), now_s):
+        if renew(entry, now_s):
             renewed.append(lease.lease_id)
             if was_restored:
                 deliver(state, entry, now_s)
@@ -114,7 +114,7 @@ def _adopt(state: State, host: Host, lease: Lease, report: HostReport, now_s: fl
     if (own and state.released(lease.execution_id)) or state.leases.any_occupied(lease):
         return None
     see_epoch(state, lease.session_id, lease.epoch, now_s)
-    entry = LeaseEntry(lease, LeaseStatus.FENCED, host.incarnation, now_s, now_s, adopted=True)
+    entry = LeaseEntry(lease, LeaseStatus.FENCED, now_s, now_s, adopted=True)
     state.leases.add(entry)
     running = next((w for w in report.workers if w.execution_id == lease.execution_id and w.stage in _RUNNING), None)
     current = lease.epoch >= state.sessions.epoch(lease.session_id)

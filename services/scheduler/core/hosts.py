@@ -218,7 +218,8 @@ def _update(
     worker.session_id, worker.stage, worker.version = told.session_id, stage, told.version
     worker.gpu_indices, worker.execution_id = told.gpu_indices, told.execution_id
     worker.resident_bytes, worker.pid = told.resident_bytes, told.pid
-    worker.has_run = worker.has_run or stage.busy or stage is WorkerStage.COMPLETED
+    # The execution id outlives the cell: a completed worker that is prepared again is host_ready.
+    worker.has_run = worker.has_run or stage.busy or stage is WorkerStage.COMPLETED or bool(told.execution_id)
     if not told.prepared_source_hash:
         worker.prepared = None
     elif stage.ready and (worker.prepared is None or worker.prepared.source_hash != told.prepared_source_hash):

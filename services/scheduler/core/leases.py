@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
-from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, WorkerId
+from looseleaf.ids import ExecutionId, HostId, LeaseId, SessionId, WorkerId
 from looseleaf.services.scheduler.core.facts import ExecutionState, Lease
 
 
@@ -36,7 +36,6 @@ class LeaseEntry:
 
     lease: Lease
     status: LeaseStatus
-    incarnation: str
     granted_at_s: float
     renewed_at_s: float
     # Granted before this process started, or taken over from a heartbeat: `granted_at_s` is too late.
@@ -149,14 +148,9 @@ class LeaseTable:
         return {entry.lease.worker_id for entry in self.on_host(host_id) if entry.lease.worker_id}
 
 
-def renew(entry: LeaseEntry, session_epoch: Epoch, now_s: float) -> bool:
-    """A heartbeat listed the lease: True if it lives on for another term.
-
-    False if it is being taken back or a newer epoch of its session is known; the latter fences it for good.
-    """
+def renew(entry: LeaseEntry, now_s: float) -> bool:
+    """A heartbeat listed the lease: True if it lives on for another term, False if it is being taken back or fenced."""
     entry.missing = 0
-    if entry.lease.epoch < session_epoch and entry.valid:
-        entry.status = LeaseStatus.FENCED
     if not entry.valid:
         return False
     if entry.status is LeaseStatus.RESTORED:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from looseleaf.ids import ExecutionId, LeaseId, SessionId
-from looseleaf.services.scheduler.core import admission, granting, heartbeats, preparing, reports, revoking
+from looseleaf.services.scheduler.core import admission, endings, granting, heartbeats, preparing, reports
 from looseleaf.services.scheduler.core.accounting import Accounts
 from looseleaf.services.scheduler.core.actions import Action, MarkReady
 from looseleaf.services.scheduler.core.events import (
@@ -61,11 +61,6 @@ class Scheduler:
             tell_positions(state, now_s)
         return state.take_actions()
 
-    @property
-    def ready(self) -> bool:
-        """True once leases may be granted."""
-        return self.state.ready
-
     def execution(self, execution_id: ExecutionId) -> ExecutionRecord | None:
         """What is known about one execution."""
         return self.state.journal.get(execution_id)
@@ -94,9 +89,9 @@ def _dispatch(state: State, event: Event, now_s: float) -> None:
         case GrantFailed():
             granting.grant_failed(state, event, now_s)
         case LeaseRevoked():
-            revoking.lease_revoked(state, event, now_s)
+            endings.lease_revoked(state, event, now_s)
         case RevokeUnanswered():
-            revoking.revoke_unanswered(state, event)
+            endings.revoke_unanswered(state, event)
         case EvictionEnded():
             granting.eviction_ended(state, event, now_s)
         case WorkerPrepared():
@@ -123,14 +118,13 @@ def _restore(state: State, event: JournalRestored, now_s: float) -> None:
 
 def _restore_lease(state: State, record: ExecutionRecord, lease: Lease, now_s: float) -> None:
     host = state.hosts.get(lease.host_id)
-    incarnation = host.incarnation if host is not None else ""
-    entry = LeaseEntry(lease, LeaseStatus.RESTORED, incarnation, now_s, now_s, adopted=True)
+    entry = LeaseEntry(lease, LeaseStatus.RESTORED, now_s, now_s, adopted=True)
     state.leases.add(entry)
     if host is None or not host.alive:
-        revoking.lose_lease(state, entry, now_s, "HOST_LOST", daemon_gone=True)
+        endings.lose_lease(state, entry, now_s, "HOST_LOST", daemon_gone=True)
     elif lease.epoch < state.sessions.epoch(lease.session_id):
         if record.state is ExecutionState.DISPATCHED:
-            revoking.revoke(state, entry, now_s, ExecutionState.FAILED, "STALE_EPOCH")
+            endings.revoke(state, entry, now_s, ExecutionState.FAILED, "STALE_EPOCH")
         else:
             entry.status = LeaseStatus.FENCED
 
@@ -149,18 +143,15 @@ def _tick(state: State, event: Tick, now_s: float) -> None:
     if len(state.queue) and now_s - state.looked_at_s >= state.limits.look_again_s:
         state.dirty = state.capacity_changed = True
     heartbeats.check_hosts(state, now_s)
-    revoking.retry_revocations(state, now_s)
+    endings.retry_revocations(state, now_s)
     if state.restored_at_s is not None and now_s - state.restored_at_s >= state.limits.pending_orphan_s:
         for record in state.journal.live():
             if record.state is ExecutionState.PENDING and record.execution_id not in state.runs:
-                revoking.finish(state, record, ExecutionState.FAILED, "SCHEDULER_RESTARTED")
-    for session_id in state.sessions.prune(lambda session_id: _needed(state, session_id)):
+                endings.finish(state, record, ExecutionState.FAILED, "SCHEDULER_RESTARTED")
+    for session_id in state.sessions.prune(lambda: _needed_sessions(state)):
         state.forget_session(session_id)
 
 
-def _needed(state: State, session_id: SessionId) -> bool:
-    return bool(
-        state.leases.of_session(session_id)
-        or session_id in state.preparations
-        or any(run.session_id == session_id for run in state.runs.values())
-    )
+def _needed_sessions(state: State) -> set[SessionId]:
+    leased = {entry.lease.session_id for entry in state.leases}
+    return leased | set(state.preparations) | {run.session_id for run in state.runs.values()}

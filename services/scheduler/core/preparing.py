@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from looseleaf.ids import LeaseId, WorkerId
 from looseleaf.services.scheduler.core.actions import AnswerPreparation, EvictWorker, PrepareWorker
-from looseleaf.services.scheduler.core.admission import see_epoch
 from looseleaf.services.scheduler.core.events import PreparationFailed, PreparationRequested, WorkerPrepared
 from looseleaf.services.scheduler.core.eviction import evictable, eviction_rank
 from looseleaf.services.scheduler.core.facts import WorkerStage
+from looseleaf.services.scheduler.core.fencing import see_epoch
 from looseleaf.services.scheduler.core.hosts import Host, Worker
 from looseleaf.services.scheduler.core.placement import host_room
 from looseleaf.services.scheduler.core.refusals import stale_epoch
@@ -53,15 +53,14 @@ def _start(state: State, event: PreparationRequested, now_s: float) -> None:
     if state.leases.session_runs(event.session_id):
         _skip(state, event.request_id, "This notebook's GPU cell is running; its worker can be prepared afterwards.")
         return
-    ready = _ready_worker(state, event, now_s)
-    if ready is not None:
-        host, worker = ready
-        worker.prepared_at_s = now_s
-        state.act(AnswerPreparation(event.request_id, worker.worker_id, host.host_id))
-        return
-    own = _own_worker(state, event, now_s)
-    if own is not None:
-        _order(state, event, own[0], own[1])
+    own = _usable(state, event, now_s)
+    for host, worker in own:
+        if worker.prepared is not None and worker.prepared.covers(event.recipe):
+            worker.prepared_at_s = now_s
+            state.act(AnswerPreparation(event.request_id, worker.worker_id, host.host_id))
+            return
+    if own:
+        _order(state, event, *own[0])
         return
     new_host, reason = _host_for_new(state, event, now_s)
     if new_host is None:
@@ -83,17 +82,6 @@ def _usable(state: State, event: PreparationRequested, now_s: float) -> list[tup
         found.append((host, worker))
     found.sort(key=lambda pair: (not pair[1].has_run, -pair[1].version, pair[1].worker_id))
     return found
-
-
-def _ready_worker(state: State, event: PreparationRequested, now_s: float) -> tuple[Host, Worker] | None:
-    for host, worker in _usable(state, event, now_s):
-        if worker.prepared is not None and worker.prepared.covers(event.recipe):
-            return host, worker
-    return None
-
-
-def _own_worker(state: State, event: PreparationRequested, now_s: float) -> tuple[Host, Worker] | None:
-    return next(iter(_usable(state, event, now_s)), None)
 
 
 def _host_for_new(state: State, event: PreparationRequested, now_s: float) -> tuple[Host | None, str]:

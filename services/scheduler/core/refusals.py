@@ -15,8 +15,9 @@ _FAILURES = {
     "LEASE_EXPIRED": "The GPU lease ran out before the cell was started. " + _UNSTARTED + " Run the cell again.",
     "STALE_EPOCH": "A newer owner of this notebook's session took over. " + _UNSTARTED,
     "SCHEDULER_RESTARTED": "The scheduler was restarted and nobody asked for this run again. " + _UNSTARTED,
-    "SAVE_LOST": "The cell ran, but its host was lost before its changes were saved: the session is at the version"
-    " before the cell unless the newest version says otherwise. Look at the newest version, then run the cell again.",
+    "SAVE_LOST": "The cell ran, but contact with its host was lost before its changes were saved: the session is at the"
+    " version before the cell unless the newest version says otherwise. Look at the newest version, then run the cell"
+    " again.",
 }
 
 
@@ -85,6 +86,14 @@ def grants_refused(count: int, message: str) -> LooseLeafError:
     )
 
 
+def lease_withdrawn(record: ExecutionRecord) -> LooseLeafError:
+    """The execution is out, but under a lease that is not handed out any more."""
+    return PreconditionFailed(
+        "EXECUTION_FAILED", "The GPU of this run is being taken back, or an earlier owner of the notebook still runs"
+        " it: it does not start a second time. Run the cell again.", state=record.state.name, why="LEASE_WITHDRAWN",
+    )
+
+
 def ended_error(record: ExecutionRecord) -> LooseLeafError:
     """What somebody is told who asks for a lease of an execution that has ended."""
     fields = {"state": record.state.name, "why": record.reason}
@@ -94,8 +103,8 @@ def ended_error(record: ExecutionRecord) -> LooseLeafError:
         )
     if record.state is ExecutionState.INDETERMINATE:
         return PreconditionFailed(
-            "EXECUTION_INDETERMINATE", "The host was lost while this run was out: nobody can tell whether the cell ran."
-            " The session is at its last saved version. Choose: run the cell again, or go on from there.", **fields,
+            "EXECUTION_INDETERMINATE", "Contact with this run was lost: nobody can tell whether the cell ran. The"
+            " session is at its last saved version. Choose: run the cell again, or go on from there.", **fields,
         )
     text = _FAILURES.get(record.reason, f"This run failed ({record.reason or 'no reason given'}). Run the cell again.")
     return PreconditionFailed("EXECUTION_FAILED", text, **fields)

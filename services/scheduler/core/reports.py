@@ -6,6 +6,7 @@ from looseleaf.errors import InvalidArgument, NotFound, PreconditionFailed
 from looseleaf.ids import ExecutionId
 from looseleaf.services.scheduler.core.accounting import unseen_gpu_s
 from looseleaf.services.scheduler.core.actions import AnswerReport
+from looseleaf.services.scheduler.core.endings import end_lease, finish
 from looseleaf.services.scheduler.core.events import ExecutionReported
 from looseleaf.services.scheduler.core.facts import (
     ExecutionRecord,
@@ -16,7 +17,6 @@ from looseleaf.services.scheduler.core.facts import (
 )
 from looseleaf.services.scheduler.core.hosts import Worker
 from looseleaf.services.scheduler.core.leases import LeaseEntry
-from looseleaf.services.scheduler.core.revoking import end_lease, finish
 from looseleaf.services.scheduler.core.state import State
 
 _STAGES = {

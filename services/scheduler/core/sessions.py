@@ -47,16 +47,15 @@ class SessionTable:
         self._sessions.move_to_end(session_id)
         return session
 
-    def prune(self, needed: Callable[[SessionId], bool]) -> list[SessionId]:
-        """Keeps the bound; sessions that are `needed` count as used. Returns those that were dropped."""
-        dropped = []
-        unseen = len(self._sessions)
-        while len(self._sessions) > self._sessions_max and unseen:
-            session_id = next(iter(self._sessions))
-            unseen -= 1
-            if needed(session_id):
-                self._sessions.move_to_end(session_id)
-            else:
+    def prune(self, needed: Callable[[], set[SessionId]]) -> list[SessionId]:
+        """Keeps the bound, beyond it only sessions that are `needed`. Returns those that were dropped."""
+        if len(self._sessions) <= self._sessions_max:
+            return []
+        kept, dropped = needed(), []
+        for session_id in list(self._sessions):
+            if len(self._sessions) <= self._sessions_max:
+                break
+            if session_id not in kept:
                 del self._sessions[session_id]
                 dropped.append(session_id)
         return dropped

@@ -49,6 +49,12 @@ def test_heartbeat_without_an_incarnation_is_refused() -> None:
     assert raised.value.reason == "HEARTBEAT_MALFORMED"
 
 
+def test_lease_that_names_a_gpu_twice_is_refused() -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        conversion.lease_facts(types_pb2.Lease(lease_id="l1", gpu_indices=[0, 0]))
+    assert raised.value.reason == "HEARTBEAT_MALFORMED"
+
+
 def test_stage_of_a_newer_daemon_counts_as_busy() -> None:
     worker = scheduler_pb2.WorkerState(worker_id="w1")
     worker.stage = 77  # type: ignore[assignment]

@@ -266,6 +266,24 @@ def test_cancel_after_the_lease_was_handed_out_takes_it_back_unless_used(rig: An
     assert rig.one(act.AnswerHeartbeat).renewed == (lease.lease_id,)
 
 
+def test_run_whose_lease_is_being_taken_back_is_not_started_again(rig: Any) -> None:
+    rig.lease("x1")
+    rig.send(ev.RunCancelled("r2", ExecutionId("x1")))
+    rig.run("x1")
+    refusal = rig.one(act.Refuse)
+    assert (refusal.reason, dict(refusal.fields)["why"]) == ("EXECUTION_FAILED", "LEASE_WITHDRAWN")
+    assert "being taken back" in refusal.message
+
+
+def test_run_that_ends_while_room_is_made_gives_its_reservation_back(rig: Any) -> None:
+    rig.finish(rig.lease("x0", "s0"), worker="w0")
+    rig.run("x1", "s1")
+    order = rig.one(act.EvictWorker)
+    rig.send(ev.ExecutionReported("r", ExecutionId("x1"), LeaseId(""), ExecutionState.FAILED, "INTERRUPTED"))
+    rig.send(ev.EvictionEnded(order.host_id, order.worker_id, order.lease_id, evicted=True))
+    assert rig.scheduler.pool(rig.now_s).hosts[0].leases == ()
+
+
 def test_cancel_of_somebody_unknown_changes_nothing(rig: Any) -> None:
     rig.lease("x1")
     assert rig.send(ev.RunCancelled("r99", ExecutionId("x1"))) == []

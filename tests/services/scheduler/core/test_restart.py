@@ -33,7 +33,7 @@ def journal(state: ExecutionState, lease: Lease | None = LEASE, hosts: tuple[Hos
 
 def test_nothing_is_placed_before_the_known_hosts_reported(new_rig: Any) -> None:
     rig = new_rig(journal(ExecutionState.SAVED))
-    assert not rig.scheduler.ready
+    assert not rig.scheduler.pool(rig.now_s).ready
     rig.heartbeat("h1")
     rig.run("x2", "s2")
     assert rig.one(act.NotifyQueue).reason == "The scheduler has just started and waits for its GPU hosts."
@@ -95,7 +95,7 @@ def test_dispatch_to_a_daemon_that_was_restarted_is_indeterminate(new_rig: Any) 
 def test_lease_on_a_host_that_was_dead_is_lost(new_rig: Any) -> None:
     rig = new_rig(journal(ExecutionState.STARTED, hosts=(HostRecord(HostId("h0"), "unix:/h0", "i1", False),)))
     assert rig.state_of("x1") is ExecutionState.INDETERMINATE
-    assert rig.scheduler.ready
+    assert rig.scheduler.pool(rig.now_s).ready
 
 
 def test_host_that_never_reports_again_is_dead_after_the_limit(new_rig: Any) -> None:
@@ -140,3 +140,11 @@ def test_held_time_of_an_adopted_lease_is_the_daemons_figure(new_rig: Any, worke
     rig.now_s += 1
     rig.report(LEASE, ExecutionState.SAVED, release=True, figures=Figures(gpu_held_s=42.0))
     assert rig.scheduler.pool(rig.now_s).held_gpu_s == 142.0
+
+
+def test_completed_worker_prepared_again_before_the_restart_is_still_warm(new_rig: Any, worker: Any) -> None:
+    rig = new_rig(journal(ExecutionState.SAVED))
+    rig.heartbeat(workers=(worker("w1", stage=WorkerStage.HOST_READY, gpus=(0,), prepared="a", execution="x1"),))
+    rig.run("x2", "s1", epoch=4, source="b")
+    lease = rig.one(act.GrantLease).lease
+    assert (lease.worker_id, lease.path) == ("w1", StartPath.WARM)

@@ -1,12 +1,14 @@
-"""How leases end: released, revoked, vanished, or lost with their host; and what that means for the execution."""
+"""How leases end: released, revoked, vanished, or lost with their host; and how their executions end with it."""
 
 from __future__ import annotations
 
+from looseleaf.errors import LooseLeafError
 from looseleaf.services.scheduler.core.actions import MarkHostDead, RevokeLease
 from looseleaf.services.scheduler.core.events import LeaseRevoked, RevokeUnanswered
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState
 from looseleaf.services.scheduler.core.hosts import Host
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
+from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.refusals import ended_error
 from looseleaf.services.scheduler.core.state import State
 
@@ -128,6 +130,24 @@ def finish(state: State, record: ExecutionRecord, end: ExecutionState, reason: s
             state.refuse(waiter, ended_error(ended))
 
 
+def give_up(state: State, run: Run, entry: LeaseEntry | None, now_s: float, reason: str) -> None:
+    """Ends a run whose lease nobody got; what was reserved or asked for is taken back."""
+    if entry is not None and entry.status is LeaseStatus.EVICTING:
+        end_lease(state, entry, now_s)
+    elif entry is not None and entry.status is LeaseStatus.GRANTING:
+        state.journal.drop_lease(run.execution_id)
+        revoke(state, entry, now_s)
+    finish(state, _record_of(state, run), ExecutionState.FAILED, reason)
+
+
+def refuse_run(state: State, run: Run, error: LooseLeafError) -> None:
+    """Ends a run that has no lease; its callers get `error`, and the record its reason."""
+    for waiter in run.waiters:
+        state.refuse(waiter, error)
+    run.waiters.clear()
+    finish(state, _record_of(state, run), ExecutionState.FAILED, error.reason)
+
+
 def lose_host(state: State, host: Host, now_s: float, reason: str) -> None:
     """The host's daemon is gone or unheard: its leases end, its workers are not counted on any more."""
     for entry in state.leases.on_host(host.host_id):
@@ -142,4 +162,11 @@ def _own_record(state: State, entry: LeaseEntry) -> ExecutionRecord | None:
     record = state.journal.get(entry.lease.execution_id)
     if record is None or record.lease is None or record.lease.lease_id != entry.lease.lease_id:
         return None
+    return record
+
+
+def _record_of(state: State, run: Run) -> ExecutionRecord:
+    record = state.journal.get(run.execution_id)
+    # A live record is never forgotten, and a run leaves the table when its record ends.
+    assert record is not None
     return record
