@@ -118,7 +118,7 @@ class Sessions:
 
     def _new(self, batch: Batch, session_id: str, title: str) -> SessionRow:
         if self._count >= self._sessions_max:
-            text = f"the store holds {self._count} sessions, its limit; delete some (`looseleaf session`)"
+            text = f"the store holds {self._count} sessions, its limit; delete some (`looseleaf session rm`)"
             raise CapacityExceeded("SESSIONS_FULL", text, sessions_max=self._sessions_max)
         epoch = 1
         tombstone = self._index.kv.get(keys.tombstone_key(session_id))

@@ -45,9 +45,9 @@ class Usage:
         disk = os.statvfs(self._folder)
         disk_bytes = disk.f_bavail * disk.f_frsize - self._disk_free_bytes_min
         with self._lock:
-            available = max(0, min(self._bytes_max - self._used_bytes, disk_bytes))
-            if size_bytes > available:
-                raise self.full(size_bytes, available)
+            quota_bytes = self._bytes_max - self._used_bytes
+            if size_bytes > min(quota_bytes, disk_bytes):
+                raise self._full(size_bytes, quota_bytes, disk_bytes)
             self._used_bytes += size_bytes
 
     def give_back(self, size_bytes: int) -> None:
@@ -55,11 +55,12 @@ class Usage:
         with self._lock:
             self._used_bytes -= size_bytes
 
-    def full(self, needed_bytes: int, available_bytes: int) -> CapacityExceeded:
-        """The error that says by how much the store is too small."""
+    def _full(self, needed_bytes: int, quota_bytes: int, disk_bytes: int) -> CapacityExceeded:
+        available_bytes = max(0, min(quota_bytes, disk_bytes))
+        cure = "raise stored_bytes_max" if quota_bytes <= disk_bytes else f"free space on the disk of {self._folder}"
         text = (
             f"the store needs {format_bytes(needed_bytes)} and has {format_bytes(available_bytes)} left; nothing was "
-            "stored: delete sessions you no longer need (`looseleaf session`), or raise stored_bytes_max"
+            f"stored: delete sessions you no longer need (`looseleaf session rm`), or {cure}"
         )
         return CapacityExceeded(
             "STORE_FULL", text,
