@@ -46,7 +46,8 @@ class Usage:
         disk_bytes = disk.f_bavail * disk.f_frsize - self._disk_free_bytes_min
         with self._lock:
             quota_bytes = self._bytes_max - self._used_bytes
-            if size_bytes > min(quota_bytes, disk_bytes):
+            # What is there already needs no room, and is welcome on a full disk too.
+            if size_bytes > max(0, min(quota_bytes, disk_bytes)):
                 raise self._full(size_bytes, quota_bytes, disk_bytes)
             self._used_bytes += size_bytes
 

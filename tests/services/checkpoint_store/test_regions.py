@@ -207,4 +207,5 @@ def test_full_disk_is_refused_before_writing(tmp_path: Path) -> None:
         put(store, b"a")
     assert caught.value.fields["available_bytes"] == 0
     assert not list((tmp_path / "regions").iterdir())
+    assert put(store) == store.units.put([]) == 0
     store.close()
