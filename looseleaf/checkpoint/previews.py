@@ -27,6 +27,9 @@ def plain_flag(value: Any) -> tuple[bool, Flag]:
         return False, None
     if kind is str:
         return (True, value) if len(value) <= _FLAG_CHARS_MAX and is_encodable(value) else (False, None)
+    if kind.__name__ == "device" and kind.__module__ == "torch":
+        # Recipes follow devices as their strings: `.to(device)` decides where a cell runs.
+        return True, str(value)
     return (True, value) if kind in (bool, int, float, type(None)) else (False, None)
 
 

@@ -9,7 +9,7 @@ from looseleaf.recipe.analyze import analyze_cell
 from looseleaf.recipe.facts import CellFacts, CodeFacts, source_hash
 from looseleaf.recipe.label import SMALL_READ_BYTES_MAX, DeviceLabel
 from looseleaf.recipe.log import CellRun, ExecutionLog
-from looseleaf.recipe.name_facts import NameFacts, Payload, facts_from_headers, facts_from_manifest
+from looseleaf.recipe.name_facts import NameFacts, Payload, facts_from_manifest
 from looseleaf.recipe.packages import modules_in
 from looseleaf.recipe.recipe import Analysis, Recipe, analyze, derive_recipe, with_logged_names
 
@@ -27,7 +27,6 @@ __all__ = [
     "analyze",
     "analyze_cell",
     "derive_recipe",
-    "facts_from_headers",
     "facts_from_manifest",
     "modules_in",
     "source_hash",

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from looseleaf.checkpoint.manifest import Manifest, PayloadEntry, UnitEntry, UnitHeader
 from looseleaf.ids import PayloadId, SessionId, UnitId
-from looseleaf.recipe import NameFacts, Payload, facts_from_headers, facts_from_manifest
+from looseleaf.recipe import NameFacts, Payload, facts_from_manifest
 
 
 def unit(*refs: int, **header: object) -> UnitEntry:
@@ -34,7 +34,22 @@ def test_facts_from_manifest_cover_all_units_reached() -> None:
     assert (facts["flag"].flag, facts["flag"].has_flag) == (True, True)
 
 
-def test_facts_from_headers_without_ids_count_each_payload() -> None:
-    header = UnitHeader(device_bytes={"cpu": 5, "cuda:0": 7})
-    facts = facts_from_headers(header, [UnitHeader(device_bytes={"cuda:0": 1})])
-    assert (facts.device_bytes, sum(p.size_bytes for p in facts.payloads.values())) == (8, 13)
+def test_memory_inside_units_counts_once_for_each_unit_whoever_reaches_it() -> None:
+    shared = {"cpu": 5, "cuda:0": 70}
+    manifest = Manifest(
+        SessionId("s"),
+        roots={"a": UnitId(1), "b": UnitId(2), "c": UnitId(4)},
+        units={
+            UnitId(1): unit(3, device_bytes={"cuda:0": 10}),
+            UnitId(2): unit(3, device_bytes={"cuda:0": 20}),
+            UnitId(3): unit(device_bytes=shared),
+            # 100 bytes of it are payload 7.
+            UnitId(4): unit(device_bytes={"cuda:1": 101}, payloads=(PayloadId(7),)),
+        },
+        payloads={PayloadId(7): payload("cuda:1", 100)},
+    )
+    facts = facts_from_manifest(manifest)
+    assert [facts[name].device_bytes for name in "abc"] == [80, 90, 101]
+    together = {i: p for name in "abc" for i, p in facts[name].payloads.items()}
+    assert sum(p.size_bytes for p in together.values() if p.on_gpu) == 10 + 20 + 70 + 101
+    assert sum(p.size_bytes for p in together.values()) == 10 + 20 + 75 + 101

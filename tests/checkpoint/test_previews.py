@@ -1,0 +1,20 @@
+from __future__ import annotations
+
+import pytest
+
+from looseleaf.checkpoint.previews import plain_flag
+
+
+@pytest.mark.parametrize("value", [True, 3, 2.5, "cuda", None])
+def test_plain_flag_of_a_small_plain_value_is_the_value(value: object) -> None:
+    assert plain_flag(value) == (True, value)
+
+
+@pytest.mark.parametrize("value", [1 << 70, "x" * 1000, "\ud800", [1], {}, object(), b"x"])
+def test_plain_flag_of_anything_else_is_none(value: object) -> None:
+    assert plain_flag(value) == (False, None)
+
+
+def test_plain_flag_of_a_torch_device_is_its_string() -> None:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    assert plain_flag(torch.device("cuda", 1)) == (True, "cuda:1")
