@@ -10,7 +10,7 @@ import atexit
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from looseleaf.errors import CapacityExceeded, Corrupt, LooseLeafError, Unavailable
 from looseleaf.kv.backend import SCAN_LIMIT_MAX, Batch, check_scan_limit
@@ -163,7 +163,8 @@ class GuardedKv:
         """The engine; the caller holds _lock."""
         self._check_open()
         if self._engine is None:
-            raise Unavailable("KV_IO", f"{self._name} could not be opened again; retry", database=self._name)
+            text = f"{self._name} could not be opened again; nothing was done, retry"
+            raise Unavailable("KV_IO", text, database=self._name)
         return self._engine
 
     def _call(self, action: str, function: Callable[..., _T], *args: Any) -> _T:
@@ -185,15 +186,19 @@ class _close_at_exit:  # noqa: N801 - used as a function; a class so that atexit
             close()
 
 
+_AFTER: Final = "What was saved before is safe; whether this change was made is not known. Retry, and"
+
+
 def as_kv_error(error: Exception, database: str, action: str) -> LooseLeafError:
     """The error of ours that a library's error stands for; the bindings tell kinds apart by their text only."""
     text = str(error)
     lowered = text.lower()
     fields = {"database": database, "action": action, "cause": text[:500]}
     if "no space left" in lowered or "disk quota exceeded" in lowered:
-        return CapacityExceeded("DISK_FULL", f"the disk of {database} is full; free space and retry", **fields)
-    if "corruption" in lowered:
+        return CapacityExceeded("DISK_FULL", f"the disk of {database} is full. {_AFTER} free space", **fields)
+    if "corruption:" in lowered:
         return Corrupt("KV_CORRUPT", f"the database {database} holds damaged blocks; restore it from a copy", **fields)
-    if "lock" in lowered and action in ("open", "reopen"):
+    if "while lock file" in lowered or "lock hold by" in lowered:
         return Unavailable("KV_LOCKED", f"another process has {database} open; stop it first", **fields)
-    return Unavailable("KV_IO", f"the database {database} could not {action}: {text[:200]}", **fields)
+    failed = f"the database {database} could not {action}: {text[:200]}. {_AFTER} check the disk"
+    return Unavailable("KV_IO", failed, **fields)

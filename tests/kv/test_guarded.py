@@ -134,7 +134,7 @@ def test_flush_without_new_writes_syncs_nothing() -> None:
 def test_library_errors_map_to_ours_by_their_text() -> None:
     assert isinstance(as_kv_error(OSError("Corruption: block checksum mismatch"), "t", "get"), Corrupt)
     assert as_kv_error(OSError("IO error: While lock file: /x/LOCK"), "t", "open").reason == "KV_LOCKED"
-    assert as_kv_error(OSError("IO error: While lock file: /x/LOCK"), "t", "get").reason == "KV_IO"
+    assert as_kv_error(OSError("IO error: No such file: /blocks/corruption/x.sst"), "t", "open").reason == "KV_IO"
 
 
 # A file size limit is the one way to make a real write fail that needs no privileges and no small disk.
