@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Callable
@@ -10,7 +11,10 @@ from typing import Any
 
 import pytest
 
-from looseleaf.local.cluster import LocalCluster
+from looseleaf.local.cluster import LocalCluster, wait_for
+from looseleaf.rpc.client import open_channel
+from looseleaf.v1 import scheduler_pb2
+from looseleaf.v1.scheduler_pb2_grpc import SchedulerServiceStub
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -150,3 +154,42 @@ def test_two_notebooks_share_one_gpu_in_turn(new_notebook: NewNotebook) -> None:
     spans = sorted(eval(notebook.ok("(began, ended)").value) for notebook in (one, two))
     assert spans[0][1] <= spans[1][0], "both held the only GPU at once"
     assert outcomes[0].report["worker"] != outcomes[1].report["worker"]
+
+
+def test_scheduler_killed_while_a_cell_runs_adopts_its_lease(
+    cluster: LocalCluster, notebook: Any, tmp_path: Path
+) -> None:
+    notebook.ok("import torch, pathlib, time\nkept = torch.ones(3)")
+    may_end = tmp_path / "may-end"
+    held_before_s = _pool(cluster).gpu_held_s
+    killed: list[int] = []
+
+    def replace_scheduler(outcome: Any) -> None:
+        if "running" not in outcome.text or killed:
+            return
+        killed.append(cluster.pid("scheduler"))
+        cluster.kill("scheduler")
+        cluster.wait_serving("scheduler", other_than=killed[0])
+        assert wait_for(lambda: _pool(cluster).ready, 20.0), "no daemon reported to the new scheduler"
+        assert [len(host.leases) for host in _pool(cluster).hosts] == [1]
+        may_end.touch()
+
+    code = (
+        "%%gpu\ntwice = kept.cuda() * 2\nprint('running', flush=True)\n"
+        f"while not pathlib.Path({str(may_end)!r}).exists():\n    time.sleep(0.01)"
+    )
+    done = notebook.finish(notebook.start(code), on_output=replace_scheduler)
+    assert done.status == "ok" and killed, done
+    following = notebook.ok("%%gpu\ntwice.sum().item()")
+    assert (following.value, following.report["path"]) == ("6.0", "warm")
+    assert wait_for(lambda: not any(host.leases for host in _pool(cluster).hosts), 10.0), "a lease was never released"
+    # Granted in one life of the scheduler and released in the next, the GPU was held all the time.
+    assert _pool(cluster).gpu_held_s - held_before_s >= done.report["gpu_held_s"] > 0
+
+
+def _pool(cluster: LocalCluster) -> Any:
+    async def ask() -> Any:
+        async with open_channel(cluster.address("scheduler"), peer="scheduler") as channel:
+            return await SchedulerServiceStub(channel).GetPool(scheduler_pb2.GetPoolRequest(), timeout_s=5.0)
+
+    return asyncio.run(ask())
