@@ -21,7 +21,7 @@ class WorkerComm(BaseComm):
     """
 
     def __init__(self, comm_id: str, target_name: str, data: Mapping[str, Any], publish: Publish) -> None:
-        self.state: dict[str, Any] = dict(data.get("state") or {})
+        self.state = _state_of(data)
         self._publish = publish
         # Opened by the worker already: nothing is announced here.
         super().__init__(target_name=target_name, comm_id=comm_id, data=None, primary=False)
@@ -44,7 +44,7 @@ class WorkerComm(BaseComm):
     def update(self, data: Mapping[str, Any]) -> None:
         """The worker changed the widget."""
         if data.get("method") == "update":
-            self.state.update(data.get("state") or {})
+            self.state.update(_state_of(data))
 
 
 class WorkerComms:
@@ -80,6 +80,12 @@ class WorkerComms:
         if comm is not None:
             comm.gone()
             self._manager.unregister_comm(comm)
+
+
+def _state_of(data: Mapping[str, Any]) -> dict[str, Any]:
+    # Comms that are no widgets say what they like under this name.
+    state = data.get("state")
+    return dict(state) if isinstance(state, dict) else {}
 
 
 def _answer(comm: WorkerComm, message: Mapping[str, Any]) -> None:

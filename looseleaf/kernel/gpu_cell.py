@@ -141,6 +141,9 @@ class GpuCell:
             publish_output(self._publisher, message)
         except InvalidArgument as error:
             log.warning("output_dropped %s", error)
+        except Exception as error:
+            # The cell runs on and will commit: it must be followed to its end. The text may hold values.
+            log.error("output_dropped error=%s", type(error).__name__)
 
     def _more_of(self, stream: Any) -> str:
         """The text of the messages of the same stream that wait behind: front ends lose messages that come too fast."""

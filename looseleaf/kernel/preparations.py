@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from looseleaf.errors import LooseLeafError
+
+log = logging.getLogger("looseleaf.kernel")
 
 PREPARE_REQUEST: Final = "looseleaf_prepare_request"
 PREPARE_REPLY: Final = "looseleaf_prepare_reply"
@@ -31,4 +34,8 @@ class Preparations:
                 told = await asyncio.get_running_loop().run_in_executor(None, self._prepare, content)
             except LooseLeafError as error:
                 return {"status": "error", "ename": error.reason, "evalue": error.message}
+            except Exception as error:
+                # Without a reply the page would send no edits any more.
+                log.exception("prepare_failed")
+                return {"status": "error", "ename": "BUG", "evalue": f"a fault in LooseLeaf ({type(error).__name__})"}
         return {"status": "ok", **told}

@@ -232,6 +232,7 @@ def test_progress_widget_of_a_worker_reaches_the_front_end(notebook: Any, daemon
     async def play(run: Any) -> Any:
         state = {"state": {"value": 0, "max": 3}, "buffer_paths": []}
         comm = {"comm_id": "bar-1", "target_name": "jupyter.widget"}
+        await run.output("comm_open", comm_id="c-2", target_name="mine", data={"state": "no widget's"}, metadata={})
         await run.output("comm_open", data=state, metadata={"version": "2.1.0"}, buffers=[b"raw"], **comm)
         await run.output("comm_msg", comm_id="bar-1", data={"method": "update", "state": {"value": 3}}, metadata={})
         await run.ended()
@@ -239,8 +240,8 @@ def test_progress_widget_of_a_worker_reaches_the_front_end(notebook: Any, daemon
 
     daemon.plays["widget"] = play
     outcome = notebook.ok("%%gpu\nwidget")
-    assert outcome.kinds == ["comm_open", "comm_msg"]
-    assert outcome.messages[0][1]["target_name"] == "jupyter.widget"
+    assert outcome.kinds == ["comm_open", "comm_open", "comm_msg"]
+    assert outcome.messages[1][1]["target_name"] == "jupyter.widget"
     # A page that is reloaded asks for what it must show.
     client = notebook.client
     known = client.comm_info(reply=True, timeout=20)["content"]["comms"]
