@@ -58,6 +58,8 @@ class StateTracker:
         self.unsaved_here: dict[str, Unsaved] = {}
         # What each saved variable was bound to, as an id only: a hint that the saved header still describes it.
         self.saved_bindings: dict[str, int] = {}
+        # Called by each save when all that may be broken off is done: what follows commits and renews these tables.
+        self.on_commit: Callable[[], None] = lambda: None
         # Units that stubs inside live containers stood for at the last save.
         self.units_of_inner_stubs: set[int] = set()
 
@@ -108,6 +110,7 @@ class StateTracker:
         manifest = self._manifest_of(builder, roots, unsaved, execution_id, label, source, cell_id)
         moves = builder.moves
         nothing_changed = self.manifest.version > 0 and same_state(self.manifest, manifest)
+        self.on_commit()
         if not nothing_changed:
             self.manifest = commit(self.io, manifest)
         self._publish(captured, builder, unsaved)

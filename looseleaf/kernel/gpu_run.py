@@ -21,7 +21,9 @@ from looseleaf.recipe.recipe import Recipe
 log = logging.getLogger("looseleaf.kernel")
 
 # After these nobody here knows whether the cell ran: the store's head tells.
-LOST_REASONS: Final = frozenset({"HOST_LOST", "PEER_CLOSED", "REQUEST_TIMEOUT"})
+LOST_REASONS: Final = frozenset(
+    {"HOST_LOST", "PEER_CLOSED", "REQUEST_TIMEOUT", "EXECUTION_INDETERMINATE", "EXECUTION_ENDED", "LEASE_USED"}
+)
 RECONNECT_POLL_S: Final = 0.1
 
 
@@ -73,14 +75,14 @@ class GpuRun:
 
     async def run(self) -> GpuRunOutcome:
         """The outcome. Everything that a person must know of it was published; never raises a LooseLeafError."""
-        session = self._session
         try:
-            link = session.connect()
-            session.commit()
-            # Exact now: the commit has looked at every object.
-            self._recipe = route(self._request, session.runs.executed, session.facts(), session.version)
-            session.ready_for_gpu(self._recipe)
-            await on_thread(session.send_log, link)
+            try:
+                link = await self._ready()
+            except Unavailable as error:
+                if error.reason != "PEER_CLOSED":
+                    raise
+                # The daemon went since the last cell; another may be there already.
+                link = await self._ready()
             result = await self._submit(link)
         except LooseLeafError as error:
             return self._not_run(error)
@@ -94,6 +96,17 @@ class GpuRun:
             return await self._lost(result)
         return self._not_run(result.error)
 
+    async def _ready(self) -> ThreadedLink:
+        """Everything that must be said before the cell is submitted; may be done again."""
+        session = self._session
+        link = session.connect()
+        session.commit()
+        # Exact now: the commit has looked at every object.
+        self._recipe = route(self._request, session.runs.executed, session.facts(), session.version)
+        session.ready_for_gpu(self._recipe)
+        await on_thread(session.send_log, link)
+        return link
+
     async def _submit(self, link: ThreadedLink) -> GpuCellResult:
         result = await self._submit_once(link)
         if result.error is not None and result.error.reason == "SESSION_LOG_STALE":
@@ -103,8 +116,6 @@ class GpuRun:
         return result
 
     async def _submit_once(self, link: ThreadedLink) -> GpuCellResult:
-        if self._interrupted:
-            raise _Interrupted
         session, frame, request = self._session, self._frame, self._request
         self._execution_id = new_execution_id()
         self._cell = GpuCell(
@@ -119,20 +130,26 @@ class GpuRun:
             frame.publisher,
             frame.ask,
         )  # fmt: skip
+        # Looked at after the cell can be told: an interrupt that comes between reaches one of both.
+        if self._interrupted:
+            raise _Interrupted
         return await self._cell.run()
 
     async def _saved(self, result: GpuCellResult) -> GpuRunOutcome:
         """The cell ended and its save was answered, well or not."""
         saved = result.saved or {}
         reply = result.reply or self._show("BUG", "the cell ended without a reply")
-        try:
-            if saved.get("error_reason"):
+        if saved.get("error_reason"):
+            try:
                 await self._session.fence()
-                # The daemon has said so itself if the cell had not ended by then.
-                if reply.get("ename") != saved["error_reason"]:
-                    reply = self._show(str(saved["error_reason"]), str(saved.get("error_message", "")))
-            else:
-                self._session.take_version(int(saved["version"]))
+            except LooseLeafError as error:
+                log.warning("fence_failed %s", error)
+            # The daemon has said so itself if the cell had not ended by then.
+            if reply.get("ename") != saved["error_reason"]:
+                reply = self._show(str(saved["error_reason"]), str(saved.get("error_message", "")))
+            return self._outcome(reply, ran=True, result=result)
+        try:
+            self._session.take_version(int(saved["version"]))
         except LooseLeafError as error:
             text = f"the cell ended and was saved, but its results could not be fetched yet: {error_text(error)}"
             reply = self._show(error.reason, text)
@@ -147,7 +164,7 @@ class GpuRun:
             await self._fence_with_patience()
         except LooseLeafError as error:
             text = (
-                f"{error_text(result.error)}. Whether this cell finished is known when the cluster is back; until then "
+                f"{_sentence(result.error)} Whether this cell finished is known when the cluster is back; until then "
                 f"the variables are those before it, and CPU cells go on. {error_text(error)}"
             )
             return self._outcome(self._show_error(Unavailable("CLUSTER_LOST", text)), ran=True, result=result)
@@ -159,7 +176,7 @@ class GpuRun:
             publish_output(self._frame.publisher, {"type": "stream", "name": "stderr", "text": note})
             return self._outcome(reply, ran=True, result=result)
         text = (
-            f"{error_text(result.error)}. This cell's changes are lost, the variables are those of version "
+            f"{_sentence(result.error)} This cell's changes are lost, the variables are those of version "
             f"{session.version}; run the cell again"
         )
         return self._outcome(self._show_error(Unavailable("CELL_LOST", text)), ran=True, result=result)
@@ -189,6 +206,10 @@ class GpuRun:
 
     def _outcome(self, reply: dict[str, Any], *, ran: bool, result: GpuCellResult | None = None) -> GpuRunOutcome:
         return GpuRunOutcome(self._recipe, reply, ran, result or GpuCellResult())
+
+
+def _sentence(error: LooseLeafError) -> str:
+    return error_text(error).rstrip(".") + "."
 
 
 class _Interrupted(Exception):

@@ -184,9 +184,10 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         }  # fmt: skip
         frame = CellFrame(count, _ParentPublisher(self, parent), ask if allow_stdin else None, context)
         _flush_streams()
-        self._run = run = GpuRun(self.looseleaf, request, recipe, frame, began_s)
+        run = GpuRun(self.looseleaf, request, recipe, frame, began_s)
         with interrupts_call(run.interrupt):
             try:
+                self._run = run
                 outcome = await run.run()
             finally:
                 self._run = None

@@ -7,14 +7,15 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from looseleaf import devices
 from looseleaf.checkpoint.manifest import Manifest
 from looseleaf.checkpoint.tracker import StateTracker
 from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, PreconditionFailed, Unavailable
-from looseleaf.ids import Epoch, ExecutionId, SessionId, Version, new_execution_id, new_session_id
+from looseleaf.ids import Epoch, SessionId, Version, new_execution_id, new_session_id
 from looseleaf.kernel.commit_policy import CommitPolicy
 from looseleaf.kernel.give_way import GaveWay, GiveWay
 from looseleaf.kernel.link import DaemonLink, Welcome
@@ -45,19 +46,6 @@ def load_config() -> tuple[KernelConfig, LooseLeafError | None]:
     except ConfigError as error:
         text = f"{error}. CPU cells run as usual; correct it and restart the kernel before a GPU cell"
         return KernelConfig(run_dir=os.devnull), InvalidArgument("CONFIG_INVALID", text)
-
-
-class _KernelStateIO(LinkStateIO):
-    """Tells when a commit is on its way: then the store may have it, whatever happens here."""
-
-    def __init__(self, link: ThreadedLink, on_commit: Callable[[], None]) -> None:
-        super().__init__(link)
-        self._on_commit = on_commit
-
-    def commit(self, manifest_bytes: bytes, parent: Version, epoch: Epoch, execution_id: ExecutionId) -> Version:
-        """See LinkStateIO."""
-        self._on_commit()
-        return super().commit(manifest_bytes, parent, epoch, execution_id)
 
 
 class KernelSession:
@@ -133,11 +121,15 @@ class KernelSession:
         assert welcome is not None
         self.session_id = SessionId(welcome.session_id)
         self._install_devices(welcome)
-        io = _KernelStateIO(link, self.give_way.hold)
-        if self.tracker is None:
+        io = LinkStateIO(link)
+        # A store without versions has lost the session, as a new cluster has: it gets all that is here.
+        if self.tracker is None or not welcome.version:
+            self._close_io()
             self.tracker = StateTracker(
                 self._namespace, io, session_id=self.session_id, epoch=Epoch(welcome.epoch), hidden=self._hidden
             )
+            self.tracker.on_commit = self.give_way.hold
+            self.changed()
             if welcome.version and self._continues:
                 self._take_head()
         else:
@@ -226,9 +218,13 @@ class KernelSession:
         """
         try:
             with self.give_way.breakable():
-                self.commit()
+                self._commit_logged()
         except GaveWay:
             log.info("commit_gave_way")
+
+    def _commit_logged(self) -> None:
+        try:
+            self.commit()
         except LooseLeafError as error:
             log.warning("commit_failed %s", error)
         except Exception:
@@ -239,7 +235,23 @@ class KernelSession:
         self._advance(Version(0))
 
     def take_version(self, version: int) -> None:
-        """Takes over what a worker committed: names that it changed become stubs here (design §3, two copies)."""
+        """Takes over what a worker committed: names that it changed become stubs here (design §3, two copies).
+
+        Raises the daemon's or the store's error; joining the cluster again, before the next cell, then does the same.
+        """
+        with self._rejoining_after_failure():
+            self._take_version(version)
+
+    @contextmanager
+    def _rejoining_after_failure(self) -> Iterator[None]:
+        # On this connection nothing would ever bring what the worker's cell has changed.
+        try:
+            yield
+        except BaseException:
+            self._leave()
+            raise
+
+    def _take_version(self, version: int) -> None:
         if self.tracker is not None and version != self.tracker.version:
             self._advance(Version(version))
 
@@ -293,12 +305,16 @@ class KernelSession:
     # -- the frontend ----------------------------------------------------------------------------------
 
     async def fence(self) -> None:
-        """After a worker was lost: nothing that it may still send is accepted any more, and the store's head counts."""
-        link = self.connect()
-        assert self.tracker is not None
-        body = await on_thread(self._raise_epoch, link)
-        self.tracker.epoch = Epoch(fields.integer(body, "epoch"))
-        self.take_version(fields.integer(body, "version"))
+        """After a worker was lost: nothing that it may still send is accepted any more, and the store's head counts.
+
+        Raises the daemon's or the store's error; joining the cluster again, before the next cell, then does the same.
+        """
+        with self._rejoining_after_failure():
+            link = self.connect()
+            assert self.tracker is not None
+            body = await on_thread(self._raise_epoch, link)
+            self.tracker.epoch = Epoch(fields.integer(body, "epoch"))
+            self._take_version(fields.integer(body, "version"))
 
     def _raise_epoch(self, link: ThreadedLink) -> Message:
         body, _fds = link.request("raise_epoch", {}, timeout_s=self.config.request_timeout_s)
@@ -338,7 +354,10 @@ class KernelSession:
         return {key: value for key, value in reply.items() if key not in ("t", "id")}
 
     def close(self) -> None:
-        """Commits what is left, then leaves the cluster."""
-        self.commit_quietly()
+        """Commits what is left, then leaves the cluster. The last commit gives way to nobody: no other follows it."""
+        self._commit_logged()
+        self._leave()
+
+    def _leave(self) -> None:
         self._link.close()
         self._close_io()

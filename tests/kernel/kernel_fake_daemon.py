@@ -136,6 +136,8 @@ class FakeDaemon:
         self.log: list[Body] = []
         # At the next submission the frontend turns out to have started anew, without the log.
         self.forget_log = False
+        # The next request of a type is answered by its error.
+        self.refuse: dict[str, LooseLeafError] = {}
         self.prepare_gate = threading.Event()
         self.prepare_gate.set()
         self.running: dict[str, FakeRun] = {}
@@ -236,6 +238,8 @@ class FakeKernelConnection:
     def _noting(self, name: str) -> Callable[[Body, list[int]], Awaitable[Any]]:
         async def handle(body: Body, _fds: list[int]) -> Any:
             self.daemon.note(name, body)
+            if (error := self.daemon.refuse.pop(name, None)) is not None:
+                raise error
             return await getattr(self, f"_{name}")(body)
 
         return handle

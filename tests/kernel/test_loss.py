@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from kernel_fake_daemon import FakeStore
 
-from looseleaf.errors import Unavailable
+from looseleaf.errors import PreconditionFailed, Unavailable
 
 New = Callable[..., Any]
 
@@ -32,6 +33,11 @@ def test_worker_lost_while_running_state_is_the_parent_version(new_notebook: New
     outcome = notebook.run("%%gpu\nx.append('lost')")
     assert outcome.error[0] == "WORKER_LOST" and outcome.kinds == ["error"]
     assert daemon.count("raise_epoch") == 1
+    # The host could not fence its lost worker: joining again does, and nothing is said of a save.
+    daemon.refuse["raise_epoch"] = Unavailable("STORE_DOWN", "the store does not answer")
+    outcome = notebook.run("%%gpu\nx.append('lost')")
+    assert outcome.error[0] == "WORKER_LOST" and outcome.kinds == ["error"]
+    assert notebook.ok("x").result == "[1]" and daemon.count("hello") == 2
     # It had ended well, yet nothing of it is kept: that must not pass for success.
     outcome = notebook.run("%%gpu\nx.append('unsaved')")
     assert outcome.kinds == ["stream", "error"] and "version 1" in outcome.error[1]
@@ -62,6 +68,24 @@ def test_host_lost_the_store_tells_whether_the_cell_finished(new_notebook: New, 
     outcome = notebook.ok("%%gpu\nfinished")
     assert outcome.kinds == ["stream"] and "finished and its changes are here" in outcome.text
     assert notebook.ok("x").result == "99"
+
+    async def indeterminate(run: Any) -> Any:
+        raise PreconditionFailed("EXECUTION_INDETERMINATE", "nobody can tell whether the cell ran.")
+
+    daemon.plays["unclear"] = indeterminate
+    fenced = daemon.count("raise_epoch")
+    assert notebook.run("%%gpu\nunclear").error[0] == "CELL_LOST" and daemon.count("raise_epoch") == fenced + 1
+
+
+def test_results_that_could_not_be_fetched_are_there_for_the_next_cell(new_notebook: New, new_daemon: New) -> None:
+    daemon = new_daemon()
+    notebook = new_notebook(daemon.path)
+    notebook.ok("x = 1")
+    notebook.ok("%%gpu\npass")
+    daemon.refuse["manifest"] = Unavailable("STORE_DOWN", "the store does not answer")
+    outcome = notebook.run("%%gpu\nx = 2")
+    assert outcome.error[0] == "STORE_DOWN" and "could not be fetched yet" in outcome.error[1]
+    assert notebook.ok("x").result == "2"
 
 
 def test_kernel_without_a_cluster_runs_cpu_cells_and_joins_one_later(
@@ -108,6 +132,7 @@ def test_daemon_gone_but_the_cell_was_saved_kernel_takes_it_over_later(new_noteb
         namespace: dict[str, Any] = {"__name__": "__main__"}
         tracker = run.tracker(namespace)
         namespace["x"] = 77
+        namespace["never_read"] = [5]
         tracker.save(run.execution_id, "gpu")
         await run.stream("saved\n")
         await run.interrupts.get()
@@ -117,8 +142,13 @@ def test_daemon_gone_but_the_cell_was_saved_kernel_takes_it_over_later(new_noteb
     daemon.store.wait_for_version(2)
     daemon.stop()
     assert notebook.finish(msg_id).error[0] == "CLUSTER_LOST"
-    new_daemon(daemon.store)
+    again = new_daemon(daemon.store)
     assert notebook.ok("x").result == "77"
+    # A store that begins anew gets what is here.
+    again.stop()
+    new_daemon(FakeStore())
+    assert notebook.ok("%%gpu\nx + 1").result == "78"
+    assert notebook.run("%%gpu\nnever_read").error[0] == "UNSAVED_VARIABLE"
 
 
 def test_daemon_back_in_time_the_cell_tells_its_outcome(new_notebook: New, new_daemon: New) -> None:
