@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any, Final
 
 from looseleaf.clock import Clock
-from looseleaf.errors import PreconditionFailed
+from looseleaf.errors import PreconditionFailed, Unavailable
 from looseleaf.ids import SessionId, check_id
 from looseleaf.logs import get_logger
 from looseleaf.recipe import DeviceLabel, Recipe
@@ -19,6 +21,11 @@ from looseleaf.v1.frontend_pb2_grpc import FrontendServiceServicer
 
 # A preparation may import large packages and read large state.
 PREPARATION_TIMEOUT_S: Final = 120.0
+# How long a cell that waits for a GPU waits for a scheduler that is being restarted.
+REJOIN_S: Final = 20.0
+REJOIN_DELAY_S: Final = 0.2
+
+_RESTARTING: Final = frozenset({"SCHEDULER_DOWN", "SCHEDULER_STOPPING"})
 
 _SUPERSEDED: Final = "A newer edit of this session arrived."
 
@@ -93,13 +100,34 @@ class FrontendServicer(FrontendServiceServicer):
             recipe=message,
             priority=request.priority,
         )
-        async with self._scheduler.RequestRun(run, timeout_s=NO_DEADLINE) as stream:
+        async with aclosing(self._news(run)) as stream:
             # To the stream's end: leaving before it would tell the scheduler that nobody wants the lease.
             async for news in stream:
                 if news.WhichOneof("news") == "lease":
                     await context.write(frontend_pb2.SubmitCellResponse(lease=news.lease))
                 else:
                     await context.write(frontend_pb2.SubmitCellResponse(queue=news.queue))
+
+    async def _news(
+        self, run: scheduler_pb2.RequestRunRequest
+    ) -> AsyncGenerator[scheduler_pb2.RequestRunResponse, None]:
+        """The run's news up to its lease; one that waits outlives a restart of the scheduler: a repeat joins."""
+        waits = False
+        lost_s: float | None = None
+        while True:
+            try:
+                async with self._scheduler.RequestRun(run, timeout_s=NO_DEADLINE) as stream:
+                    async for news in stream:
+                        waits, lost_s = news.WhichOneof("news") != "lease", None
+                        yield news
+                return
+            except Unavailable as error:
+                now_s = self._clock.monotonic_s()
+                lost_s = now_s if lost_s is None else lost_s
+                if not waits or error.reason not in _RESTARTING or now_s - lost_s >= REJOIN_S:
+                    raise
+            log.info("run_rejoined", execution=run.execution_id)
+            await asyncio.sleep(REJOIN_DELAY_S)
 
     async def _edited(self, cell: frontend_pb2.CellText) -> tuple[Recipe, StateFacts]:
         session_id = SessionId(check_id("session", cell.session_id))

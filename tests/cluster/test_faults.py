@@ -187,6 +187,34 @@ def test_scheduler_killed_while_a_cell_runs_adopts_its_lease(
     assert _pool(cluster).gpu_held_s - held_before_s >= done.report["gpu_held_s"] > 0
 
 
+def test_scheduler_killed_while_a_cell_waits_serves_it_afterwards(
+    cluster: LocalCluster, new_notebook: NewNotebook, tmp_path: Path
+) -> None:
+    one, two = new_notebook(), new_notebook()
+    for notebook in (one, two):
+        notebook.ok("import torch, pathlib, time")
+    may_end = tmp_path / "may-end"
+    waiting: list[str] = []
+
+    def queue_and_kill(outcome: Any) -> None:
+        if "running" not in outcome.text or waiting:
+            return
+        waiting.append(two.start("%%gpu\ntorch.ones(4).cuda().sum().item()"))
+        assert wait_for(lambda: _pool(cluster).queued_runs == 1, 20.0), "the second cell never waited"
+        pid = cluster.pid("scheduler")
+        cluster.kill("scheduler")
+        cluster.wait_serving("scheduler", other_than=pid)
+        may_end.touch()
+
+    code = (
+        "%%gpu\nx = torch.ones(3).cuda()\nprint('running', flush=True)\n"
+        f"while not pathlib.Path({str(may_end)!r}).exists():\n    time.sleep(0.01)"
+    )
+    assert one.finish(one.start(code), on_output=queue_and_kill).status == "ok"
+    outcome = two.finish(waiting[0])
+    assert (outcome.status, outcome.results) == ("ok", ["4.0"]), outcome
+
+
 def _pool(cluster: LocalCluster) -> Any:
     async def ask() -> Any:
         async with open_channel(cluster.address("scheduler"), peer="scheduler") as channel:

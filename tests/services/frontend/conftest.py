@@ -96,6 +96,8 @@ class Scheduler(SchedulerServiceServicer):
     preparing: asyncio.Event = field(default_factory=asyncio.Event)
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
     error: LooseLeafError | None = None
+    # What ends the stream of a run that waits, each once.
+    breaks: list[LooseLeafError] = field(default_factory=list)
 
     async def RequestRun(self, request: Any, context: Any) -> None:
         self.runs.append(request)
@@ -105,6 +107,8 @@ class Scheduler(SchedulerServiceServicer):
             for position in self.positions:
                 queue = frontend_pb2.QueueNews(position=position, reason="waits")
                 await context.write(scheduler_pb2.RequestRunResponse(queue=queue))
+            if self.breaks:
+                raise self.breaks.pop()
             await self.may_lease.wait()
         except asyncio.CancelledError:
             self.cancelled.set()

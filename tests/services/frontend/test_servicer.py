@@ -204,6 +204,23 @@ async def test_submit_error_of_the_scheduler_reaches_the_caller(rig: Any) -> Non
         await news_of(rig.submit("m(1)"))
 
 
+async def test_submit_that_waits_joins_again_when_the_scheduler_was_restarted(rig: Any) -> None:
+    rig.store.put({"m": 64 * MIB})
+    rig.scheduler.positions = [1]
+    rig.scheduler.breaks = [Unavailable("SCHEDULER_STOPPING"), Unavailable("SCHEDULER_DOWN")]
+    rig.scheduler.may_lease.set()
+    assert await news_of(rig.submit("m(1)")) == ["recipe", "queue", "queue", "queue", "lease"]
+    assert [run.execution_id for run in rig.scheduler.runs] == ["x-1"] * 3
+
+
+async def test_submit_that_the_scheduler_gave_up_does_not_join_again(rig: Any) -> None:
+    rig.store.put({"m": 64 * MIB})
+    rig.scheduler.positions = [1]
+    rig.scheduler.breaks = [Unavailable("GRANTS_REFUSED")]
+    with pytest.raises(Unavailable, match="GRANTS_REFUSED"):
+        await news_of(rig.submit("m(1)"))
+
+
 async def test_store_down_is_unavailable_with_clear_text(rig: Any) -> None:
     await rig.servers["store"].stop(0)
     with pytest.raises((Unavailable, Timeout), match="STORE_") as caught:
