@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 OUT := out
+# Test processes side by side; the tests of one file stay together, with the servers that they share.
+JOBS ?= 2
 
 SETUP_STAMP := $(VENV)/.set-up
 BUILT_STAMP := $(VENV)/.built
@@ -48,7 +50,7 @@ demo: setup  ## run the example notebook with virtual GPUs, at the pace of a per
 	$(BIN)/looseleaf run examples/digits_cnn.ipynb -o $(OUT)/digits_cnn.ipynb --think 3
 
 test: setup  ## run the tests that need no GPU and little time
-	$(PYTEST) -m "not slow and not gpu"
+	$(PYTEST) -m "not slow and not gpu" -n $(JOBS) --dist loadfile
 
 native-test: $(NATIVE_TEST)  ## run the C++ tests under the address and undefined-behaviour sanitizers
 	$(NATIVE_TEST)
