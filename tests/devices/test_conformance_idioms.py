@@ -188,8 +188,10 @@ class _OnDevice(Dataset):
 
 def test_loader_workers_may_not_use_the_device() -> None:
     assert next(iter(DataLoader(_OnDevice(), 2))).device == CUDA
+    batches = iter(DataLoader(_OnDevice(), 2, num_workers=1))
     with pytest.raises(RuntimeError, match="Cannot re-initialize CUDA in forked subprocess|CUDA error"):
-        next(iter(DataLoader(_OnDevice(), 2, num_workers=1)))
+        next(batches)
+    batches._shutdown_workers()
 
 
 def test_anomaly_mode_profiler_and_marks_do_not_disturb() -> None:
