@@ -11,6 +11,7 @@ from typing import Any, Final
 from looseleaf.errors import LooseLeafError, Timeout, Unavailable
 from looseleaf.ids import ExecutionId, new_execution_id
 from looseleaf.kernel.forwarder import Publisher, error_output, error_reply, error_text, publish_output
+from looseleaf.kernel.give_way import GaveWay
 from looseleaf.kernel.gpu_cell import Ask, GpuCell, GpuCellResult
 from looseleaf.kernel.router import CellRequest, route
 from looseleaf.kernel.session import KernelSession, on_thread
@@ -72,6 +73,7 @@ class GpuRun:
         self._interrupted = True
         if (cell := self._cell) is not None:
             cell.interrupt()
+        self._session.give_way.interrupted()
 
     async def run(self) -> GpuRunOutcome:
         """The outcome. Everything that a person must know of it was published; never raises a LooseLeafError."""
@@ -100,7 +102,13 @@ class GpuRun:
         """Everything that must be said before the cell is submitted; may be done again."""
         session = self._session
         link = session.connect()
-        session.commit()
+        try:
+            with session.give_way.breakable("interrupt"):
+                if self._interrupted:
+                    raise _Interrupted
+                session.commit()
+        except GaveWay:
+            raise _Interrupted from None
         # Exact now: the commit has looked at every object.
         self._recipe = route(self._request, session.runs.executed, session.facts(), session.version)
         session.ready_for_gpu(self._recipe)

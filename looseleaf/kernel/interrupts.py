@@ -12,13 +12,21 @@ from typing import Any
 
 
 @contextmanager
-def interrupts_call(callback: Callable[[], None]) -> Iterator[None]:
-    """Inside, SIGINT calls `callback` on the running event loop. Does nothing outside the main thread."""
+def interrupts_call(callback: Callable[[], None], at_once: Callable[[], None]) -> Iterator[None]:
+    """Inside, SIGINT calls `at_once` in the handler, then `callback` on the running event loop.
+
+    Does nothing outside the main thread.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     loop = asyncio.get_running_loop()
-    with _handling(lambda _number, _frame: loop.call_soon_threadsafe(callback)):
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        at_once()
+        loop.call_soon_threadsafe(callback)
+
+    with _handling(handle):
         yield
 
 

@@ -185,7 +185,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         frame = CellFrame(count, _ParentPublisher(self, parent), ask if allow_stdin else None, context)
         _flush_streams()
         run = GpuRun(self.looseleaf, request, recipe, frame, began_s)
-        with interrupts_call(run.interrupt):
+        with interrupts_call(run.interrupt, self.looseleaf.give_way.interrupted):
             try:
                 self._run = run
                 outcome = await run.run()

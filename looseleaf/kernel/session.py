@@ -217,7 +217,7 @@ class KernelSession:
         A failure is logged and tried again with the next commit.
         """
         try:
-            with self.give_way.breakable():
+            with self.give_way.breakable("cell"):
                 self._commit_logged()
         except GaveWay:
             log.info("commit_gave_way")

@@ -20,7 +20,7 @@ def test_arrival_breaks_off_breakable_work_once() -> None:
     give_way, done = GiveWay(), []
 
     def work() -> None:
-        with give_way.breakable():
+        with give_way.breakable("cell"):
             done.append("begun")
             from_another_thread(give_way)
             threading.Event().wait(20)
@@ -36,7 +36,7 @@ def test_arrival_breaks_off_breakable_work_once() -> None:
 def test_arrival_does_nothing_after_hold_and_outside() -> None:
     give_way = GiveWay()
     from_another_thread(give_way)
-    with give_way.breakable():
+    with give_way.breakable("cell"):
         give_way.hold()
         from_another_thread(give_way)
     from_another_thread(give_way)
@@ -46,7 +46,7 @@ def test_arrival_passes_through_a_persons_except_exception() -> None:
     give_way = GiveWay()
 
     def careless() -> None:
-        with give_way.breakable():
+        with give_way.breakable("cell"):
             try:
                 from_another_thread(give_way)
                 threading.Event().wait(20)
@@ -55,3 +55,23 @@ def test_arrival_passes_through_a_persons_except_exception() -> None:
 
     with pytest.raises(GaveWay):
         careless()
+
+
+def test_interrupt_breaks_off_only_what_a_cell_waits_for() -> None:
+    give_way = GiveWay()
+    with give_way.breakable("cell"):
+        give_way.interrupted()
+        threading.Event().wait(0)
+    done = []
+
+    def work() -> None:
+        with give_way.breakable("interrupt"):
+            give_way.arrived()
+            threading.Event().wait(0)
+            done.append("no cell breaks it off")
+            give_way.interrupted()
+            threading.Event().wait(20)
+
+    with pytest.raises(GaveWay):
+        work()
+    assert done == ["no cell breaks it off"]

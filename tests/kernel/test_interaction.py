@@ -87,6 +87,30 @@ def test_interrupt_reaches_the_running_cell(notebook: Any, daemon: Any, way: str
     assert notebook.ok("'alive'").result == "'alive'"
 
 
+@pytest.mark.parametrize("way", ["message", "signal"])
+def test_interrupt_while_state_is_saved_for_a_gpu_cell_ends_the_wait(
+    notebook: Any, daemon: Any, tmp_path: Any, way: str
+) -> None:
+    begun = tmp_path / "begun"
+    notebook.ok(
+        "import pathlib, time\nstuck = [1]\nclass Slow:\n    def __getstate__(self):\n"
+        f"        if get_ipython().kernel._busy: pathlib.Path({str(begun)!r}).touch()\n"
+        "        while stuck: time.sleep(0.005)\n        return {}\nslow = Slow()"
+    )
+    msg_id = notebook.send("%%gpu\nslow")
+    limit_s = time.monotonic() + 20
+    while not begun.exists():
+        assert time.monotonic() < limit_s, notebook.log()
+        time.sleep(0.01)
+    if way == "message":
+        notebook.control("interrupt_request", {})()
+    else:
+        os.kill(notebook.pid, signal.SIGINT)
+    assert notebook.finish(msg_id).error == ("KeyboardInterrupt", "nothing was run")
+    assert daemon.count("submit") == 0
+    notebook.ok("stuck.clear(); del slow, Slow, stuck")
+
+
 def test_interrupt_while_queued_ends_the_wait(notebook: Any, daemon: Any) -> None:
     async def play(run: Any) -> Any:
         await run.event("queue", position=2, reason="all GPUs are busy")
