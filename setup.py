@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent
 PROTO = Path("proto")
 NATIVE = Path("csrc/dirty_tracker")
 XXHASH = Path("csrc/third_party/xxhash")
+KERNELSPEC = "share/jupyter/kernels/looseleaf"
 CUDA_ARCHS_DEFAULT = "75;80;86;89;90"
 # -g0: debug information makes the extension twenty times larger.
 CXX_FLAGS = ["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra"]
@@ -204,6 +205,8 @@ def extensions() -> list[Extension]:
 os.chdir(ROOT)
 setup(
     packages=find_packages(include=["looseleaf", "looseleaf.*"]),
+    # An installed wheel shows its kernel in Jupyter without another step.
+    data_files=[(KERNELSPEC, [f"{KERNELSPEC}/kernel.json"])],
     package_data={"": ["py.typed", "*.pyi", "*.json", "*.svg", "*.png", "*.toml"]},
     ext_modules=extensions(),
     cmdclass={"build": BuildAll, "build_proto": BuildProto, "build_ext": BuildNative},

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import jupyter_core.paths
 import pytest
 
 from looseleaf.cli import checks
@@ -54,11 +55,17 @@ def test_full_disk_warns_then_fails(config: ClusterConfig, monkeypatch: pytest.M
 def test_kernelspec_is_found_when_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))
+    for others in ("ENV_JUPYTER_PATH", "SYSTEM_JUPYTER_PATH"):
+        monkeypatch.setattr(jupyter_core.paths, others, [])
     assert checks.check_jupyter().state == "warn"
     folder = tmp_path / "kernels" / "looseleaf"
     folder.mkdir(parents=True)
     spec = {"argv": [sys.executable, "-m", "looseleaf.kernel", "-f", "{connection_file}"],
             "display_name": "Python 3 (LooseLeaf)", "language": "python"}
+    (folder / "kernel.json").write_text(json.dumps(spec))
+    assert checks.check_jupyter().state == "ok"
+    spec["argv"][0] = "python"
+    monkeypatch.setenv("PATH", str(tmp_path))
     (folder / "kernel.json").write_text(json.dumps(spec))
     assert checks.check_jupyter().state == "ok"
     spec["argv"] = ["/no/such/python", "-m", "looseleaf.kernel"]
