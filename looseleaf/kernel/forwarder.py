@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from looseleaf.errors import InvalidArgument, LooseLeafError
@@ -19,6 +19,26 @@ class Publisher(Protocol):
     def publish(self, msg_type: str, content: dict[str, Any], metadata: dict[str, Any], buffers: list[bytes]) -> None:
         """Sends one message."""
         ...
+
+
+class RequestPublisher:
+    """A Publisher under the request `parent`, whatever the kernel serves meanwhile.
+
+    `publish_under(parent, msg_type, content, metadata, buffers)` sends; `follow_comm` gets each comm message before.
+    """
+
+    def __init__(
+        self, parent: Any, publish_under: Callable[..., None], follow_comm: Callable[[Mapping[str, Any]], None]
+    ) -> None:
+        self._parent = parent
+        self._publish_under = publish_under
+        self._follow_comm = follow_comm
+
+    def publish(self, msg_type: str, content: dict[str, Any], metadata: dict[str, Any], buffers: list[bytes]) -> None:
+        """See Publisher."""
+        if msg_type in COMM_TYPES:
+            self._follow_comm({"type": msg_type, **content})
+        self._publish_under(self._parent, msg_type, content, metadata, buffers)
 
 
 def publish_output(publisher: Publisher, message: Mapping[str, Any]) -> None:

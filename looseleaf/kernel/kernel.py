@@ -19,7 +19,14 @@ import looseleaf
 from looseleaf.checkpoint.names import hidden_names
 from looseleaf.errors import LooseLeafError
 from looseleaf.kernel.comms import WorkerComms
-from looseleaf.kernel.forwarder import COMM_TYPES, error_output, error_reply, error_text, publish_output
+from looseleaf.kernel.forwarder import (
+    COMM_TYPES,
+    RequestPublisher,
+    error_output,
+    error_reply,
+    error_text,
+    publish_output,
+)
 from looseleaf.kernel.gpu_run import CellFrame, GpuRun, GpuRunOutcome
 from looseleaf.kernel.idle_commits import IdleCommits
 from looseleaf.kernel.interrupts import interrupts_call, interrupts_ignored
@@ -182,7 +189,8 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
             "sources": cell_sources(self.shell), "ast_node_interactivity": self.shell.ast_node_interactivity,
             "threads": thread_count_here(),
         }  # fmt: skip
-        frame = CellFrame(count, _ParentPublisher(self, parent), ask if allow_stdin else None, context)
+        publisher = RequestPublisher(parent, self.publish_under, self._worker_comms.follow)
+        frame = CellFrame(count, publisher, ask if allow_stdin else None, context)
         _flush_streams()
         run = GpuRun(self.looseleaf, request, recipe, frame, began_s)
         with interrupts_call(run.interrupt, self.looseleaf.give_way.interrupted):
@@ -253,10 +261,6 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
             self.iopub_socket, msg_type, content, metadata=metadata, parent=parent, ident=self._topic(msg_type),
             buffers=buffers,
         )  # fmt: skip
-
-    def follow_comm(self, message: Mapping[str, Any]) -> None:
-        """A worker's comm message, before it is published."""
-        self._worker_comms.follow(message)
 
     # -- reports ---------------------------------------------------------------------------------------
 
@@ -380,20 +384,6 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
             return
         run.interrupt()
         self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
-
-
-class _ParentPublisher:
-    """Publishes under one request, whatever the kernel serves meanwhile."""
-
-    def __init__(self, kernel: LooseLeafKernel, parent: Any) -> None:
-        self._kernel = kernel
-        self._parent = parent
-
-    def publish(self, msg_type: str, content: dict[str, Any], metadata: dict[str, Any], buffers: list[bytes]) -> None:
-        """See forwarder.Publisher."""
-        if msg_type in COMM_TYPES:
-            self._kernel.follow_comm({"type": msg_type, **content})
-        self._kernel.publish_under(self._parent, msg_type, content, metadata, buffers)
 
 
 def _flush_streams() -> None:
