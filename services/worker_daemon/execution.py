@@ -303,13 +303,10 @@ class CellExecution:
             if self._worker is not None and self._started_s is not None:
                 self._worker.interrupt()
 
-    def abandon(self) -> None:
-        """Nobody waits for the cell any more: it is ended, so that it does not hold its GPU for nobody.
-
-        What has ended is saved all the same.
-        """
+    def end(self, why: LooseLeafError) -> None:
+        """Ends the cell for a reason that is not its own; one that has ended already is saved all the same."""
         if self._ended_s is None:
-            self._cut_off(Conflict("CALLER_GONE", "the notebook of this cell is gone"))
+            self._cut_off(why)
 
     def _cut_off(self, why: LooseLeafError) -> None:
         self._cut = self._cut or why

@@ -148,9 +148,8 @@ class _Builder:
         reporter.start()
         pool.start()
         endpoint.start()
-        # The other way round at the stop: kernels leave, workers end, their cells are told of as failed.
-        stops = (reporter.stop, self.durability.stop, servicer.until_idle, pool.stop, endpoint.stop, self._say_draining)
-        for stop in stops:
+        stops = (self._say_draining, endpoint.stop, servicer.end_cells, pool.stop, servicer.until_idle)
+        for stop in reversed((*stops, self.durability.stop, reporter.stop)):
             self.service.on_stop(stop)
         self.service.on_stopping(self._drain)
         self.service.start_task(self._ready_when_known(), name="heartbeat")

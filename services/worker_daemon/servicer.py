@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from looseleaf.errors import InvalidArgument, LooseLeafError
+from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, Unavailable
 from looseleaf.ids import Epoch, ExecutionId, LeaseId, SessionId, WorkerId
 from looseleaf.logs import log_context
 from looseleaf.rpc.dedupe import RequestMemory
@@ -27,6 +27,7 @@ log = structlog.get_logger()
 REGIONS_PER_FETCH_MAX = 100_000
 # A cell that nobody listens to ends after so long: callers that come back do so within 20 s, and then give it up.
 ABANDONED_S = 30.0
+SAVE_AT_STOP_S = 5.0
 
 
 class WorkerDaemonServicer(WorkerDaemonServiceServicer):
@@ -106,7 +107,7 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
         execution = self._running.get(execution_id)
         if execution is not None and execution.record.unheard_s() >= ABANDONED_S:
             log.warning("abandoned_cell_ended", execution=execution_id)
-            execution.abandon()
+            execution.end(Conflict("CALLER_GONE", "the notebook of this cell is gone"))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -150,6 +151,15 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
     async def GetHost(self, request: pb.GetHostRequest, context: Any) -> pb.GetHostResponse:
         """See the proto."""
         return self._host.describe()
+
+    async def end_cells(self) -> None:
+        """The host stops: cells that run are ended, saves under way get `SAVE_AT_STOP_S`."""
+        for execution in self._running.values():
+            execution.end(Unavailable("HOST_STOPPED", "the host that ran this cell was stopped"))
+        try:
+            await asyncio.wait_for(self.until_idle(), SAVE_AT_STOP_S)
+        except TimeoutError:
+            log.warning("saves_cut_off", executions=list(self._running))
 
     async def until_idle(self) -> None:
         """Returns when no cell runs here any more."""

@@ -21,7 +21,7 @@ from daemon_fakes import (
     within,
 )
 
-from looseleaf.errors import Corrupt, InvalidArgument, Unavailable
+from looseleaf.errors import Conflict, Corrupt, InvalidArgument, Unavailable
 from looseleaf.ids import Epoch, ExecutionId, LeaseId, Version, WorkerId
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.core.worker_life import Stage
@@ -380,12 +380,12 @@ async def test_kill_before_there_is_a_worker_ends_the_cell(bench: Bench) -> None
     assert "run" not in bench.parts.forker.workers[0].asked
 
 
-async def test_abandoned_cell_is_ended_but_its_save_is_not(bench: Bench) -> None:
+async def test_cell_is_ended_for_a_reason_of_the_hosts_but_its_save_is_not(bench: Bench) -> None:
     bench.parts.script.run = hang
     execution = bench.start()
     task = asyncio.create_task(execution.run())
     await until(lambda: bool(bench.parts.forker.workers) and "run" in bench.parts.forker.workers[0].asked)
-    execution.abandon()
+    execution.end(Conflict("CALLER_GONE", "the notebook is gone"))
     await within(task)
     assert bench.checked(execution).error_reason == "CALLER_GONE"
 
@@ -400,7 +400,7 @@ async def test_abandoned_cell_is_ended_but_its_save_is_not(bench: Bench) -> None
     saving = bench.start()
     task = asyncio.create_task(saving.run())
     await until(lambda: any(report.state == FINISHED for report in bench.reports.all))
-    saving.abandon()
+    saving.end(Conflict("CALLER_GONE", "the notebook is gone"))
     may_save.set()
     await within(task)
     assert bench.checked(saving).version == 2

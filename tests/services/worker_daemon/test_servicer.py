@@ -196,6 +196,34 @@ async def test_cell_that_all_callers_left_for_good_is_ended(rig: Rig, monkeypatc
     assert [lease.finished for lease in rig.host.leases.held()] == [True]
 
 
+async def test_host_that_stops_ends_its_cells_and_waits_a_while_for_saves(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servicer_module, "SAVE_AT_STOP_S", 0.05)
+    save = asyncio.Event()
+
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        await worker.tell("started", request)
+        if request["execution_id"] == "x-1":
+            await asyncio.Event().wait()
+        await worker.tell("ended", request, reply={"status": "ok"}, run_s=0.1)
+        await save.wait()
+        return saved_reply()
+
+    rig.parts.script.run = run
+    running = []
+    for number in (1, 2):
+        await rig.grant(number, gpu_indices=[number - 1], session_id=f"s-{number}")
+        running.append(asyncio.create_task(rig.execute(number)))
+    await until(lambda: len(rig.reports) == 3)  # started, started, finished
+    await within(rig.servicer.end_cells())
+    cut = (await within(running[0]))[-1].saved
+    assert cut.error_reason == "HOST_STOPPED" and "changes are lost" in cut.error_message
+    assert not running[1].done()
+    save.set()
+    assert (await within(running[1]))[-1].saved.version == 2
+
+
 async def test_prepare_again_with_the_same_request_gets_the_first_answer(rig: Rig) -> None:
     first, second = await rig.prepare(), await rig.prepare()
     assert first == second and len(rig.parts.forker.workers) == 1
