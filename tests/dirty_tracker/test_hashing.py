@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -10,7 +13,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looseleaf.dirty_tracker import compare_regions, dirty_regions, hash128, region_hashes
+from looseleaf.dirty_tracker import compare_regions, copy_into, dirty_regions, hash128, region_hashes
 from looseleaf.errors import InvalidArgument
 from looseleaf.units import MIB, REGION_BYTES
 
@@ -148,24 +151,37 @@ def test_compare_regions_other_length_is_refused() -> None:
         compare_regions(b"ab", b"abc")
 
 
-def test_region_hashes_of_long_buffer_leaves_other_threads_running() -> None:
-    data = bytes(64 * MIB)
-    started, stop = threading.Event(), threading.Event()
-    turns = 0
+@pytest.mark.parametrize(
+    "call",
+    [
+        region_hashes,
+        hash128,
+        lambda data: compare_regions(data, data),
+        lambda data: copy_into(data, 0, data, 0, len(data)),
+    ],
+    ids=["region_hashes", "hash128", "compare_regions", "copy_into"],
+)
+def test_work_on_a_long_buffer_leaves_other_threads_running(call: Callable[[bytearray], object]) -> None:
+    data = bytearray(32 * MIB)
+    gate = threading.Lock()
+    ran: list[bool] = []
 
-    def count() -> None:
-        nonlocal turns
-        started.set()
-        while not stop.is_set():
-            turns += 1
+    def other() -> None:
+        with gate:
+            ran.append(True)
 
-    other = threading.Thread(target=count)
-    other.start()
-    started.wait(10)
-    before = turns
-    # The other thread cannot count inside one call that keeps the GIL.
-    for _ in range(20):
-        region_hashes(data)
-    stop.set()
-    other.join(10)
-    assert turns > before
+    gate.acquire()
+    thread = threading.Thread(target=other)
+    thread.start()
+    interval_s = sys.getswitchinterval()
+    # From here the interpreter takes the GIL from nobody: the other thread runs only if the call gives it up.
+    sys.setswitchinterval(1000)
+    try:
+        gate.release()
+        limit_s = time.monotonic() + 10
+        while not ran and time.monotonic() < limit_s:
+            call(data)
+        assert ran
+    finally:
+        sys.setswitchinterval(interval_s)
+        thread.join(10)
