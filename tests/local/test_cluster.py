@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,9 @@ import psutil
 import pytest
 
 from looseleaf.errors import InvalidArgument, LooseLeafError, NotFound, PreconditionFailed, Timeout, Unavailable
-from looseleaf.local.cluster import LocalCluster, tail, wait_for
+from looseleaf.local.cluster import LocalCluster, clear_dead, tail, wait_for
 from looseleaf.local.probe import get_pool, health_state
-from looseleaf.local.record import cluster_processes, leftover_sockets, read_record
+from looseleaf.local.record import cluster_processes, leftover_sockets, read_record, remove_record, write_record
 
 from .conftest import COMMANDS
 
@@ -73,11 +74,11 @@ def test_second_start_on_the_same_data_is_refused_and_harms_nothing(shared: Loca
 def test_service_that_fails_to_start_is_named_with_its_log_and_nothing_is_left(
     start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("FAKE_FAIL", "daemon")
+    monkeypatch.setenv("FAKE_FAIL", "scheduler")
     with pytest.raises(Unavailable) as caught:
         start()
     assert caught.value.reason == "CLUSTER_START_FAILED"
-    assert caught.value.fields["service"] == "daemon-h0"
+    assert caught.value.fields["service"] == "scheduler"
     assert "exited with code 7" in caught.value.message
     assert "planted failure" in caught.value.fields["log_tail"]
     assert processes_of(tmp_path) == []
@@ -96,7 +97,7 @@ def test_service_that_never_serves_fails_the_start_in_time(
     assert processes_of(tmp_path) == []
 
 
-def test_killed_supervisor_leaves_no_process_and_the_next_start_works(start: Any) -> None:
+def test_killed_supervisor_leaves_no_process_and_the_folder_to_the_next_cluster(start: Any) -> None:
     cluster = start(detached=True)
     record = cluster.record
     assert len(cluster_processes(record.cluster_id)) == 5
@@ -104,10 +105,13 @@ def test_killed_supervisor_leaves_no_process_and_the_next_start_works(start: Any
     assert wait_for(lambda: cluster_processes(record.cluster_id) == [], LIMIT_S)
     assert leftover_sockets(cluster.run_dir) == []
     assert read_record(cluster.run_dir) is not None
-    second = start()
-    assert second.record.cluster_id != record.cluster_id
-    assert cluster.stop() == []  # the old object must not touch the new cluster
-    assert second.record.alive
+    clear_dead(cluster.run_dir)
+    assert read_record(cluster.run_dir) is None
+    next_one = replace(record, cluster_id="c-next")
+    write_record(cluster.run_dir, next_one)
+    assert cluster.stop() == []
+    assert read_record(cluster.run_dir) == next_one
+    remove_record(cluster.run_dir)
 
 
 def test_interrupted_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
