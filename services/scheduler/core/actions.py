@@ -1,7 +1,7 @@
 """What the scheduler wants done, in order.
 
-`Journal*` and `Forget*` must be durable before any later action of the same list is
-carried out; the others may be carried out at once.
+`Journal*` and `Forget*` must be written before any later action of the same list is carried out; the others may be
+carried out at once.
 """
 
 from __future__ import annotations

@@ -184,9 +184,9 @@ def serve_scheduler(tmp_path: Path) -> ServeScheduler:
         try:
             yield client
         finally:
-            await client.close()
             service.request_stop("test over")
             assert await asyncio.wait_for(life, LIMIT_S) == 0
+            await client.close()
 
     return serve
 

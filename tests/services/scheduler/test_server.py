@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from looseleaf.errors import CapacityExceeded, InvalidArgument, LooseLeafError, NotFound, PreconditionFailed
+from looseleaf.errors import CapacityExceeded, InvalidArgument, NotFound, PreconditionFailed, Unavailable
 from looseleaf.v1 import scheduler_pb2, types_pb2
 
 LIMIT_S = 10.0
@@ -268,8 +268,9 @@ async def test_stop_tells_waiting_callers_to_ask_again(serve_scheduler: Any) -> 
     async with serve_scheduler() as client:
         stream = client.run("x1")
         await stream.read()
-    with pytest.raises(LooseLeafError):
+    with pytest.raises(Unavailable) as raised:
         await stream.read()
+    assert raised.value.reason == "SCHEDULER_STOPPING"
 
 
 async def test_restart_keeps_the_journal_and_waits_for_the_known_host(

@@ -2,9 +2,9 @@
 
 The claim: no GPU runs two cells; an execution starts at most once; an older epoch never gets a lease; a record is
 durable before anything that rests on it; once the faults end, everybody who still waits is served.
-Faults: lost and reordered answers, partitions, daemons and schedulers killed at any point, cancelled and doubled
-requests, epoch changes. A failing test names its seed: `pytest tests/services/scheduler/core/test_policy_random.py -k
-'[<seed>]'`, or in code `World(seed).run()`.
+Faults: lost and reordered answers, partitions, daemons and schedulers killed at any point, a scheduler that stands
+still, cancelled and doubled requests, epoch changes. A failing test names its seed:
+`pytest tests/services/scheduler/core/test_policy_random.py -k '[<seed>]'`, or in code `World(seed).run()`.
 """
 
 from __future__ import annotations
@@ -447,10 +447,16 @@ class World:
             else:
                 self.restart(daemon)
         elif roll < 0.99:
-            self.now_s += 4.0
-            self.send(ev.Tick())
+            self.stand_still()
         else:
             self.retry_reports()
+
+    def stand_still(self) -> None:
+        """Nobody is heard for a while: by the weather's fault, or because the scheduler's process slept."""
+        silence_s = self.random.choice((4.0, 4.0, 12.0))
+        slept = self.random.random() < 0.5
+        self.now_s += silence_s
+        self.send(ev.Tick(silence_s if slept else 0.0))
 
     def retry_reports(self) -> None:
         waiting, self.reports = list(self.reports.values()), {}
@@ -515,6 +521,7 @@ class World:
             self.send(ev.Tick())
             if not self.open_wants() and not len(self.scheduler.state.leases):
                 break
+        assert self.starts, "nothing ever ran: this world shows nothing"
         assert not self.open_wants(), f"never served: {self.open_wants()}"
         assert not len(self.scheduler.state.leases), "leases that never end"
         assert not self.scheduler.state.runs
