@@ -39,7 +39,7 @@ def place_runs(state: State, now_s: float) -> None:
         if target is None:
             _reserve_for_gang(state, run, rooms, open_rooms, now_s)
             continue
-        reserve(state, run, target, now_s)
+        _reserve(state, run, target, now_s)
         rooms[target.host_id] = room = host_room(rooms[target.host_id].host, state.leases)
         open_rooms[target.host_id] = room
         if not (room.free or room.warm):
@@ -82,7 +82,7 @@ def _reserve_for_gang(
         open_rooms.pop(run.reserved_host, None)
 
 
-def reserve(state: State, run: Run, target: Placement, now_s: float) -> None:
+def _reserve(state: State, run: Run, target: Placement, now_s: float) -> None:
     """Occupies the GPUs; asks for the room first if somebody stands there."""
     host = state.hosts.get(target.host_id)
     assert host is not None
