@@ -56,6 +56,7 @@ class AsyncChannel:
 
     @property
     def closed(self) -> bool:
+        """Whether nothing more is received."""
         return self._closed or self._error is not None
 
     async def send(self, message: Message, fds: Sequence[int] = ()) -> None:
