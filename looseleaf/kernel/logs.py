@@ -28,11 +28,18 @@ def log_to_file(config: KernelConfig) -> None:
         logger.addHandler(logging.NullHandler())
         return
     file = folder / f"kernel-{os.getpid()}.log"
-    handler = logging.handlers.RotatingFileHandler(
+    handler = _QuietFile(
         file, maxBytes=LOG_BYTES_MAX, backupCount=LOGS_KEPT, delay=True, encoding="utf-8"
     )
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logger.addHandler(handler)
+
+
+class _QuietFile(logging.handlers.RotatingFileHandler):
+    """A log file that can be lost: a full disk or a removed folder is no news for the notebook."""
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Drops the message; the default writes to stderr."""
 
 
 def _folder(config: KernelConfig) -> Path | None:
