@@ -10,7 +10,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from ipykernel.ipkernel import IPythonKernel
@@ -105,10 +105,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
             return reply
 
         if silent or not store_history or threading.current_thread() is not threading.main_thread():
-            try:
-                return await run_here()
-            finally:
-                self._notice_change()
+            return await self._run_aside(run_here)
         self._main_loop = asyncio.get_running_loop()
         self._idle_commits.cancel()
         self._busy = True
@@ -128,6 +125,18 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
             self._busy = False
             if self.looseleaf.commits.pending:
                 self._idle_commits.schedule(self._main_loop, self.looseleaf.commit_delay_s())
+
+    async def _run_aside(self, run_here: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """A request that is no cell of the notebook: it is not routed, but may change state."""
+        on_main_thread = threading.current_thread() is threading.main_thread()
+        if on_main_thread:
+            self._busy = True
+        try:
+            return await run_here()
+        finally:
+            if on_main_thread:
+                self._busy = False
+            self._notice_change()
 
     async def _run_somewhere(
         self, request: CellRequest, run_here: Callable[[], Any], user_expressions: Any, allow_stdin: bool

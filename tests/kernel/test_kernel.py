@@ -201,6 +201,16 @@ def test_silent_request_runs_here_without_report(notebook: Any, daemon: Any) -> 
     assert notebook.ok("probe").result == "5"
 
 
+def test_silent_request_that_waits_is_not_committed_half_way(notebook: Any, daemon: Any) -> None:
+    client = notebook.client
+    notebook.ok("steps = []")
+    pending = "get_ipython().kernel.looseleaf.commits.pending"
+    code = f"import asyncio\nsteps.append(1)\nawait asyncio.sleep(0.6)\nsteps.append({pending})"
+    client.execute(code, silent=True, reply=True, timeout=20)
+    # Beyond the idle delay nothing was committed.
+    assert notebook.ok("steps").result == "[1, True]"
+
+
 def test_user_expressions_are_answered_after_a_gpu_cell(notebook: Any) -> None:
     content = {
         "code": "%%gpu\nasked = 6", "silent": False, "store_history": True, "user_expressions": {"a": "1 + 1"},
