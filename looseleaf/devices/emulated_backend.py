@@ -5,24 +5,23 @@ Imported only after torch.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from looseleaf.devices import autograd, sequences, stack
-from looseleaf.devices.backend import DeviceState, device_index, host_bytes
+from looseleaf.devices.backend import device_index
 from looseleaf.devices.generators import DefaultGenerator, Generator
 from looseleaf.devices.identity import Identity
 from looseleaf.devices.legacy import make_tensor, patch_legacy
 from looseleaf.devices.memory import accelerator_memory_answers, memory_answers, work_answers
 from looseleaf.devices.mode import VirtualDeviceMode
 from looseleaf.devices.moves import Moves
-from looseleaf.devices.patches import PatchSet
 from looseleaf.devices.queries import CUDA_MODULES, named, patch_queries
 from looseleaf.devices.requests import checked
 from looseleaf.devices.storages import patch_class_defaults, patch_serialization, patch_storages, restored_on
 from looseleaf.devices.streams import StreamRegistry
+from looseleaf.devices.tagged_backend import TaggedBackend
 from looseleaf.devices.tags import retag_storage, storage_index, tag_storage
 from looseleaf.devices.threads import patch_threads
 from looseleaf.devices.virtual import VirtualGpus
@@ -31,15 +30,13 @@ from looseleaf.devices.wrappers import patch_wrappers
 torch: Any = importlib.import_module("torch")
 
 
-class EmulatedBackend:
+class EmulatedBackend(TaggedBackend):
     """See DeviceBackend. Patches torch when made; `close` undoes all of it."""
 
     kind = "emulated"
 
     def __init__(self, gpus: VirtualGpus) -> None:
-        self.gpus = gpus
-        self._patches = PatchSet()
-        self.mode = VirtualDeviceMode(gpus, autograd.in_backward)
+        super().__init__(gpus, VirtualDeviceMode(gpus, autograd.in_backward))
         self.mode.handlers.update(Identity(self.mode).handlers())
         self.mode.handlers.update(Moves(self.mode).handlers())
         self.mode.handlers.update(autograd.handlers(self.mode))
@@ -48,7 +45,7 @@ class EmulatedBackend:
         self.ensure_thread()
 
     def _patch(self) -> None:
-        patches, gpus = self._patches, self.gpus
+        patches, gpus = self.patches, self.gpus
         patch_class_defaults(patches)
         patch_queries(gpus, patches)
         patch_storages(gpus, self.mode, patches)
@@ -74,26 +71,9 @@ class EmulatedBackend:
     def _default_generators(self) -> tuple[DefaultGenerator, ...]:
         return tuple(DefaultGenerator(self.gpus, index) for index in range(self.gpus.count))
 
-    def close(self) -> None:
-        """torch as it was; other threads that are in the mode pass through it."""
-        self.mode.live = False
-        self.leave_thread()
-        self._patches.restore()
-
     def ensure_thread(self) -> None:
         """Virtual devices in this thread too, whatever it ran before; cheap, once is enough."""
         stack.enter(self.mode)
-
-    def leave_thread(self) -> None:
-        """Before a thread ends, so that its stack dies empty."""
-        stack.leave(self.mode)
-
-    def device_of(self, storage: Any) -> str:
-        index = storage_index(storage)
-        return "cpu" if index is None else f"cuda:{index}"
-
-    def host_view(self, storage: Any) -> memoryview:
-        return host_bytes(storage)
 
     def to_device(self, storage: Any, device: str) -> Any:
         """Tags `storage` in place: for bytes that nobody else sees yet, as at a restore."""
@@ -107,11 +87,6 @@ class EmulatedBackend:
         tag_storage(self.gpus, storage, checked(self.gpus, index))
         self.gpus.copied(storage.nbytes())
         return storage
-
-    @contextlib.contextmanager
-    def raw(self) -> Iterator[None]:
-        with torch._C.DisableTorchFunction():
-            yield
 
     def touched(self) -> float | None:
         return self.gpus.touched_at
@@ -128,9 +103,3 @@ class EmulatedBackend:
     def resident_bytes(self) -> dict[str, int]:
         found = {f"cuda:{index}": ledger.live_bytes() for index, ledger in enumerate(self.gpus.ledgers)}
         return {device: size for device, size in found.items() if size}
-
-    def device_state(self) -> DeviceState:
-        return self.gpus.state()
-
-    def apply_device_state(self, state: DeviceState) -> None:
-        self.gpus.apply(state)

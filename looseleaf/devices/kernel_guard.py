@@ -9,25 +9,24 @@ Imported only after torch.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from looseleaf.devices import autograd, stack
-from looseleaf.devices.backend import DeviceState, device_index, host_bytes
+from looseleaf.devices.backend import device_index
 from looseleaf.devices.generators import DefaultGenerator, real_generator
 from looseleaf.devices.identity import Identity
 from looseleaf.devices.legacy import patch_legacy
 from looseleaf.devices.memory import accelerator_memory_answers, memory_answers, work_answers
 from looseleaf.devices.mode import Handler, VirtualDeviceMode
 from looseleaf.devices.moves import Moves
-from looseleaf.devices.patches import PatchSet
 from looseleaf.devices.queries import CUDA_MODULES, named, patch_queries, standing_in
 from looseleaf.devices.requests import HOST
 from looseleaf.devices.storages import patch_class_defaults, patch_serialization, patch_storages
 from looseleaf.devices.streams import StreamRegistry
+from looseleaf.devices.tagged_backend import TaggedBackend
 from looseleaf.devices.tags import index_of, retag_storage, storage_index
 from looseleaf.devices.threads import patch_threads
 from looseleaf.devices.virtual import VirtualGpus
@@ -125,35 +124,20 @@ class _Reads(Moves):
         return func(*args, **kwargs)
 
 
-class KernelBackend:
+class KernelBackend(TaggedBackend):
     """See DeviceBackend, for a kernel of either kind of device. `close` undoes all patches."""
 
     def __init__(self, gpus: VirtualGpus, kind: str) -> None:
+        super().__init__(gpus, _read_mode(gpus))
         self.kind = kind
-        self.gpus = gpus
-        self._patches = PatchSet()
-        self._mode = self._read_mode()
         self._reading = False
         self._patch()
 
-    def _read_mode(self) -> _ReadMode:
-        mode = _ReadMode(self.gpus, autograd.in_backward)
-        identity = Identity(mode)
-        mode.handlers.update(identity.handlers())
-        mode.handlers.update(_Reads(mode).handlers())
-        for function in (torch.Tensor.__repr__, torch.Tensor.__format__):
-            mode.handlers[function] = mode.printing(mode.handlers[function])
-        for name in _READS.split():
-            function = getattr(torch.Tensor, name, None)
-            if function is not None and function not in mode.handlers:
-                mode.handlers[function] = _read(mode)
-        return mode
-
     def _patch(self) -> None:
-        patches, gpus = self._patches, self.gpus
+        patches, gpus = self.patches, self.gpus
         patch_class_defaults(patches)
         patch_queries(gpus, patches)
-        patch_storages(gpus, self._mode, patches)
+        patch_storages(gpus, self.mode, patches)
         patch_serialization(lambda storage, index: refuse("torch.load to a CUDA device"), gpus, patches)
         patch_legacy(patches, lambda *args, **kwargs: refuse("a torch.cuda tensor type"))
         names = {*memory_answers(gpus), *work_answers(gpus), *_REFUSED}
@@ -176,7 +160,7 @@ class KernelBackend:
 
     def _patch_tensors(self) -> None:
         """The few ways to a device that do not ask torch's Python side to open it."""
-        patches = self._patches
+        patches = self.patches
         original_to, original_type = torch.Tensor.to, torch.Tensor.type
         original_parse = torch._C._nn._parse_to
         original_storage_to = torch.UntypedStorage.to
@@ -213,33 +197,16 @@ class KernelBackend:
 
         for name, function in (("to", to), ("cuda", cuda), ("type", convert), ("pin_memory", pin_memory)):
             # C++ names the function to a mode by looking it up on the class, where it finds ours.
-            self._mode.handlers[function] = self._mode.handlers[getattr(torch.Tensor, name)]
+            self.mode.handlers[function] = self.mode.handlers[getattr(torch.Tensor, name)]
             patches.set(torch.Tensor, name, function)
         patches.set(torch._C._nn, "_parse_to", parse_to)
         patches.set(torch.UntypedStorage, "to", storage_to)
         patches.set(torch, "Generator", _guarded_generator())
 
-    def close(self) -> None:
-        """torch as it was."""
-        self._mode.live = False
-        self.leave_thread()
-        self._patches.restore()
-
     def ensure_thread(self) -> None:
         """Virtual values that are in the kernel for reading are seen as such in this thread too."""
         if self._reading:
-            stack.enter(self._mode)
-
-    def leave_thread(self) -> None:
-        """Before a thread ends."""
-        stack.leave(self._mode)
-
-    def device_of(self, storage: Any) -> str:
-        index = storage_index(storage)
-        return "cpu" if index is None else f"cuda:{index}"
-
-    def host_view(self, storage: Any) -> memoryview:
-        return host_bytes(storage)
+            stack.enter(self.mode)
 
     def to_device(self, storage: Any, device: str) -> Any:
         """Tags `storage`: its tensors say that they are on `device` and may be read (`item`, `repr`, `cpu`, ...).
@@ -255,11 +222,6 @@ class KernelBackend:
             self.ensure_thread()
         return storage
 
-    @contextlib.contextmanager
-    def raw(self) -> Iterator[None]:
-        with torch._C.DisableTorchFunction():
-            yield
-
     def touched(self) -> float | None:
         return None
 
@@ -272,11 +234,18 @@ class KernelBackend:
     def resident_bytes(self) -> dict[str, int]:
         return {}
 
-    def device_state(self) -> DeviceState:
-        return self.gpus.state()
 
-    def apply_device_state(self, state: DeviceState) -> None:
-        self.gpus.apply(state)
+def _read_mode(gpus: VirtualGpus) -> _ReadMode:
+    mode = _ReadMode(gpus, autograd.in_backward)
+    mode.handlers.update(Identity(mode).handlers())
+    mode.handlers.update(_Reads(mode).handlers())
+    for function in (torch.Tensor.__repr__, torch.Tensor.__format__):
+        mode.handlers[function] = mode.printing(mode.handlers[function])
+    for name in _READS.split():
+        function = getattr(torch.Tensor, name, None)
+        if function is not None and function not in mode.handlers:
+            mode.handlers[function] = _read(mode)
+    return mode
 
 
 def _read(mode: _ReadMode) -> Handler:

@@ -115,7 +115,7 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
             if kwargs.get("device") is not None:
                 return self.construct(func, args, kwargs, kwargs["device"], scan.any)
             if kwargs.get("pin_memory"):
-                return self._construct_pinned(func, args, kwargs)
+                return self.construct_pinned(func, args, kwargs)
         index = scan.index
         if index is None:
             if func in functions.CONSTRUCTORS:
@@ -156,10 +156,11 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
         if _is_autocast_enabled("cuda"):
             from looseleaf.devices import autocast
 
-            return self._guarded(autocast.run, (func, args, kwargs), _EMPTY)
-        return self._guarded(func, args, kwargs)
+            return self.guarded(autocast.run, (func, args, kwargs), _EMPTY)
+        return self.guarded(func, args, kwargs)
 
-    def _guarded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def guarded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The call; a host without memory becomes the device's OutOfMemoryError."""
         try:
             return func(*args, **kwargs)
         except RuntimeError as error:
@@ -188,7 +189,8 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
                 return result
         return self._settle(result, target, args, kwargs, pinned)
 
-    def _construct_pinned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def construct_pinned(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """As `construct`, for a call with `pin_memory` and no device."""
         device = default_device() if func in functions.CONSTRUCTORS else None
         if device is not None:
             return self.construct(func, args, kwargs, device)

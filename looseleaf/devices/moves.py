@@ -59,7 +59,7 @@ class Moves:
             return self._same_device(func, tensor, have, kwargs)
         self.mode.use()
         kwargs = {**kwargs, "copy": True}
-        result = self.mode._guarded(_to, (tensor, "cpu"), kwargs)
+        result = self.mode.guarded(_to, (tensor, "cpu"), kwargs)
         if want is not None:
             tag_tensor(self.gpus, result, want)
         if have is None or want is None:
@@ -192,7 +192,7 @@ class Moves:
         if device is not None:
             return self.mode.construct(func, args, kwargs, device)
         if kwargs.get("pin_memory"):
-            return self.mode._construct_pinned(func, args, kwargs)
+            return self.mode.construct_pinned(func, args, kwargs)
         return func(*args, **kwargs)
 
     def as_tensor(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
