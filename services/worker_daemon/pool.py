@@ -101,10 +101,11 @@ class WorkerPool:
         worker.facts.users += 1
         try:
             async with worker.lock:
-                yield worker
-        except BaseException:
-            worker.kill()
-            raise
+                try:
+                    yield worker
+                except BaseException:
+                    worker.kill()
+                    raise
         finally:
             worker.facts.users -= 1
             worker.facts.idle_since_s = time.monotonic()

@@ -158,8 +158,8 @@ class Zygote:
         Waits up to `RESTART_WAIT_S` for a zygote that is being started again. Raises Unavailable `ZYGOTE_DOWN`,
         `ZYGOTE_FAILED` or `FORK_FAILED`, Timeout `ZYGOTE_TIMEOUT`.
         """
+        channel = await self._serving_channel()
         async with self._lock:
-            channel = await self._serving_channel()
             try:
                 return await channel.fork({"title": title, "env": env}, fds, FORK_TIMEOUT_S)
             except Timeout:

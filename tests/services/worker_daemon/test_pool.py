@@ -91,6 +91,23 @@ async def test_reserved_waits_for_the_preparation_under_way(parts: Any) -> None:
     assert order == ["prepared", "used"] and pool.facts()[0].users == 0
 
 
+async def test_user_that_gives_up_waiting_harms_nobody(parts: Any) -> None:
+    pool = parts.pool()
+    async with pool.reserved(None, SESSION, ONE) as worker:
+
+        async def use() -> None:
+            async with pool.reserved(worker.facts.worker_id, SESSION, ONE):
+                pass
+
+        waiting = asyncio.create_task(use())
+        await until(lambda: worker.facts.users == 2)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await pool.prepare(worker, RECIPE, Version(1))
+    assert worker.facts.users == 0 and not parts.forker.workers[0].signals
+
+
 async def test_prepare_ahead_leaves_an_idle_host_ready_worker(parts: Any) -> None:
     pool = parts.pool()
     prepared = await pool.prepare_ahead(None, SESSION, ONE, RECIPE)
