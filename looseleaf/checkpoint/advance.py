@@ -46,6 +46,7 @@ class Advancer:
             stale = self._stale(local, dropped_objects)
             for some_id in gone | self._payloads_to_drop(new):
                 tracker.labels.forget(some_id)
+            tracker.labels.forget_dropped(self._payloads_of(gone))
             restorer = Restorer(tracker)
             added = restorer.place_stubs()
             self._bind_plain(new, {*added, *dropped})
@@ -84,6 +85,9 @@ class Advancer:
             for payload_id, entry in self._old.payloads.items()
             if payload_id in new.payloads and new.payloads[payload_id].regions != entry.regions
         }
+
+    def _payloads_of(self, gone: set[int]) -> set[int]:
+        return {payload_id for unit_id in gone for payload_id in self._old.units[UnitId(unit_id)].header.payloads}
 
     def _live_of(self, gone: set[int]) -> dict[int, Any]:
         found = {}

@@ -60,7 +60,7 @@ class Labels:
     def unit_id_of(self, value: Any) -> UnitId | None:
         """The unit that the live object `value` heads, if it is a known one."""
         if type(value) is Block:
-            known = self._by_key.get(value.key)
+            known = self._known_id(value)
             return None if known is None else UnitId(known)
         unit_id = self._by_address.get(id(value))
         return unit_id if unit_id is not None and self._heads[unit_id].get() is value else None
@@ -114,6 +114,13 @@ class Labels:
         home = self._homes.pop(some_id, None)
         if home is not None and self._by_key.get(home.key) == some_id:
             del self._by_key[home.key]
+
+    def forget_dropped(self, payload_ids: Iterable[int]) -> None:
+        """What only dropped units referred to and nobody here holds may come to lie where something else does."""
+        for payload_id in payload_ids:
+            home = self._homes.get(payload_id)
+            if home is not None and not home.is_alive():
+                self.forget(payload_id)
 
     def hold_exactly(self, ids: set[int]) -> None:
         """Holds these strongly, and nothing else that can be held weakly: what units that are not loaded refer to."""
@@ -173,8 +180,13 @@ class Labels:
         """Gives every payload block its id: the one of the known block that it is, or a new one."""
         for block in blocks:
             if block.is_payload and block.payload_id is None:
-                known = self._by_key.get(block.key)
+                known = self._known_id(block)
                 block.payload_id = PayloadId(self.new_id() if known is None else known)
+
+    def _known_id(self, block: Block) -> int | None:
+        """The id of the known memory that `block` is, not of one that died and left its place to others."""
+        known = self._by_key.get(block.key)
+        return known if known is not None and self._homes[known].may_be_alive() else None
 
     def label_late_block(self, block: Block, unit_id: UnitId, ordinal: int) -> None:
         """The same, for memory that is made anew at every pickling of `unit_id`: known by its place in it."""

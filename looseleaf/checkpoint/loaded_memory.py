@@ -147,6 +147,10 @@ class Home:
         """True if the memory is still the one it was."""
         return self._held is not None or bool(self._living_owners())
 
+    def may_be_alive(self) -> bool:
+        """False if the memory is surely gone; of byte strings, which cannot be referred to weakly, nobody knows."""
+        return self.kind != "memory" or self.is_alive()
+
     def _living_owners(self) -> list[Any]:
         owners = [owner for owner in (reference() for reference in self._owners) if owner is not None]
         # A storage or array that was resized since may have moved and left this memory to others.

@@ -41,6 +41,8 @@ class Block:
     users: list[Any] = field(default_factory=list)
     payload_id: PayloadId | None = None
     known_id: int | None = None
+    # Made by pickling itself: gone after the save, and its place is soon somebody else's.
+    is_late: bool = False
 
     @property
     def is_payload(self) -> bool:
@@ -173,6 +175,7 @@ class MemoryMap:
         else:
             start, end = array_bounds(owner)
             block = Block(CPU, start, end - start, owners=[owner])
+        block.is_late = True
         self.blocks.append(block)
         self._blocks_of_records[id(owner)] = block
         if self._on_late is not None:

@@ -237,7 +237,11 @@ class StateTracker:
             if unit_id in builder.units and unit_id not in blocks and id(draft) not in atoms
             and unit_id != self._process_unit
         ]  # fmt: skip
-        places = [(int(block.payload_id), block) for block in captured.payloads if block.payload_id in builder.payloads]
+        places = [
+            (int(block.payload_id), block)
+            for block in captured.payloads
+            if block.payload_id in builder.payloads and not block.is_late
+        ]
         places += [(unit_id, block) for unit_id, block in captured.inline if unit_id in builder.units]
         self.labels.replace(heads, places)
         self.labels.keep_late(builder.payloads)
