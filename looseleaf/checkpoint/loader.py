@@ -117,6 +117,10 @@ class Loader:
             self.loaded.pop(unit_id, None)
             self.failed[unit_id] = error
 
+    def forget_failures(self, reason: str) -> None:
+        """The next `load` tries units again that failed for `reason`."""
+        self.failed = {unit_id: error for unit_id, error in self.failed.items() if error.reason != reason}
+
     def _made_last(self, unit_id: UnitId) -> bool:
         return self._reader(unit_id).mode == unit_format.MODE_VALUE
 

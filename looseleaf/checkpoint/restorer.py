@@ -56,8 +56,7 @@ class Restorer:
         with raw_access():
             closure = manifest.closure(names)
             wanted = [name for name in closure.names if type(self._namespace.get(name)) is Stub]
-            loader.load([manifest.roots[name] for name in wanted])
-            restored, failed = self._bind(wanted, loader)
+            restored, failed = self._load(wanted, loader)
             self.adopt(loader)
             if is_first:
                 self.end_process_state(loader)
@@ -110,6 +109,19 @@ class Restorer:
             except (Exception, SystemExit) as error:
                 failed.append((name, f"{type(error).__name__}: {error}"[:IMPORT_ERROR_CHARS_MAX]))
         return tuple(failed)
+
+    def _load(self, wanted: list[str], loader: Loader) -> tuple[list[str], list[Unsaved]]:
+        """Loads and binds `wanted`. Code that runs while an object is made may read variables that are bound only now:
+        what stumbled over their stubs is tried again, for as long as that gets on."""
+        restored: list[str] = []
+        while True:
+            loader.load([self._manifest.roots[name] for name in wanted])
+            bound, failed = self._bind(wanted, loader)
+            restored += bound
+            wanted = [entry.name for entry in failed if entry.reason == "NOT_RESTORED"]
+            if not bound or not wanted:
+                return restored, failed
+            loader.forget_failures("NOT_RESTORED")
 
     def _bind(self, wanted: list[str], loader: Loader) -> tuple[list[str], list[Unsaved]]:
         restored, failed = [], []
