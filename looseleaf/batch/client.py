@@ -96,7 +96,7 @@ class BatchClient(NotebookClient):
         assert self.kc is not None
         # nbclient sends no metadata; a notebook's page does.
         self.kc.session.metadata = {
-            "cellId": cell.get("id", ""), "looseleaf": {"device": _device(cell), "priority": "batch"},
+            "cellId": cell.get("id", ""), "looseleaf": {"device": device_wish(cell), "priority": "batch"},
         }  # fmt: skip
         self._began_s = time.monotonic()
         try:
@@ -130,7 +130,7 @@ class BatchClient(NotebookClient):
         self._edit_sequence += 1
         asked = {
             "cell_id": cell.get("id", ""), "source": cell.source, "edit_sequence": self._edit_sequence,
-            "device_override": _device(cell),
+            "device_override": device_wish(cell),
         }  # fmt: skip
         message = self.kc.session.msg(PREPARE_REQUEST, asked)
         self.kc.control_channel.send(message)
@@ -160,7 +160,8 @@ def is_executed(cell: Any) -> bool:
     return cell.cell_type == "code" and bool(cell.source.strip())
 
 
-def _device(cell: Any) -> str:
+def device_wish(cell: Any) -> str:
+    """The device that the cell's metadata asks for, gpu or cpu; else empty."""
     wishes = cell.metadata.get("looseleaf")
     device = wishes.get("device", "") if isinstance(wishes, dict) else ""
     return device if device in ("gpu", "cpu") else ""

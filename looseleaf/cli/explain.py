@@ -55,29 +55,25 @@ def explain(
 
 def explain_notebook(notebook: Any, folder: Path) -> list[ExplainedCell]:
     """The code cells of a notebook in document order; modules beside it are files of its own."""
+    from looseleaf.batch.client import device_wish
     from looseleaf.recipe import CellRun, ExecutionLog, analyze, modules_in
 
     log, local, found = ExecutionLog(), modules_in(folder), []
-    sources = [(cell.get("id", ""), cell.source, cell.metadata) for cell in notebook.cells if cell.cell_type == "code"]
-    for index, (cell_id, source, metadata) in enumerate(sources, start=1):
+    code_cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for index, cell in enumerate(code_cells, start=1):
+        cell_id = cell.get("id", "")
         analysis = analyze(
-            source,
+            cell.source,
             cell_id=cell_id,
             log=log,
             headers=None,
             version=0,
-            device_override=_override(metadata),
+            device_override=device_wish(cell),
             local_module=local,
         )
         found.append(ExplainedCell(index, cell_id, analysis))
-        log.record(CellRun(index, cell_id, source, ok=True))
+        log.record(CellRun(index, cell_id, cell.source, ok=True))
     return found
-
-
-def _override(metadata: Any) -> str:
-    ours = metadata.get("looseleaf", {})
-    device = ours.get("device", "") if isinstance(ours, dict) else ""
-    return device if device in ("gpu", "cpu") else ""
 
 
 def _find(cells: list[ExplainedCell], wanted: str) -> ExplainedCell:
