@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from looseleaf.recipe import Recipe
+from looseleaf.rpc.recipes import recipe_from_proto
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.core.worker_life import WorkerFacts
 from looseleaf.v1 import recipe_pb2, scheduler_pb2, types_pb2
@@ -11,7 +13,6 @@ from looseleaf.v1 import worker_daemon_pb2 as pb
 
 Body = dict[str, Any]
 
-LABELS = {types_pb2.DEVICE_LABEL_CPU: "cpu", types_pb2.DEVICE_LABEL_GPU: "gpu"}
 PATHS = {
     types_pb2.START_PATH_PREPARED: "prepared",
     types_pb2.START_PATH_WARM: "warm",
@@ -20,25 +21,10 @@ PATHS = {
 
 
 def recipe_body(recipe: recipe_pb2.ExecutionRecipe) -> Body:
-    """The recipe as the kernel reads it."""
-    return {
-        "cell_id": recipe.cell_id,
-        "source_hash": recipe.source_hash,
-        "version": recipe.version,
-        "names": list(recipe.names),
-        "imports": list(recipe.imports),
-        "file_dependencies": list(recipe.file_dependencies),
-        "label": LABELS.get(recipe.label, ""),
-        "reason": recipe.reason,
-        "confidence": recipe.confidence,
-        "dynamic": recipe.dynamic,
-        "partial": recipe.partial,
-        "defines": list(recipe.defines),
-        "gpu_count": recipe.gpu_count,
-        "closure_bytes": recipe.closure_bytes,
-        "device_bytes": recipe.device_bytes,
-        "live_names": recipe.live_names,
-    }
+    """The recipe as the kernel reads it; its label is empty where there is none, as of a preparation that was skipped."""
+    if recipe.label == types_pb2.DEVICE_LABEL_UNSPECIFIED:
+        return {**Recipe().to_map(), "label": ""}
+    return recipe_from_proto(recipe).to_map()
 
 
 def saved_body(saved: pb.CellSaved) -> Body:
