@@ -21,7 +21,7 @@ PATHS = {
 
 
 def recipe_body(recipe: recipe_pb2.ExecutionRecipe) -> Body:
-    """The recipe as the kernel reads it; its label is empty where there is none, as of a preparation that was skipped."""
+    """The recipe as the kernel reads it; an empty label where there is none, as of a preparation that was skipped."""
     if recipe.label == types_pb2.DEVICE_LABEL_UNSPECIFIED:
         return {**Recipe().to_map(), "label": ""}
     return recipe_from_proto(recipe).to_map()
