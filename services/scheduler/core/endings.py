@@ -6,7 +6,7 @@ from looseleaf.errors import LooseLeafError
 from looseleaf.services.scheduler.core.actions import MarkHostDead, RevokeLease
 from looseleaf.services.scheduler.core.events import LeaseRevoked, RevokeUnanswered
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState
-from looseleaf.services.scheduler.core.hosts import Host
+from looseleaf.services.scheduler.core.hosts import Host, Liveness
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
 from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.refusals import ended_error
@@ -48,6 +48,9 @@ def lease_revoked(state: State, event: LeaseRevoked, now_s: float) -> None:
         return
     record = _own_record(state, entry)
     if not event.in_use:
+        if entry.end_state is not None and (entry.delivered or entry.adopted) and not _heard(state, entry, now_s):
+            # Perhaps a new daemon answered for one that died with the cell. Its heartbeat will tell; else we ask again.
+            return
         end_lease(state, entry, now_s)
         if record is not None and entry.end_state is not None:
             # Inferred, since a report of a cell that ended under it may still be on its way.
@@ -59,6 +62,11 @@ def lease_revoked(state: State, event: LeaseRevoked, now_s: float) -> None:
     if record is not None:
         # Also if its host had been given up: that end was only inferred.
         state.write(state.journal.advance(record.execution_id, ExecutionState.STARTED))
+
+
+def _heard(state: State, entry: LeaseEntry, now_s: float) -> bool:
+    host = state.hosts.get(entry.lease.host_id)
+    return host is not None and host.liveness(now_s, state.limits) in (Liveness.ALIVE, Liveness.DRAINING)
 
 
 def revoke_unanswered(state: State, event: RevokeUnanswered) -> None:

@@ -154,6 +154,28 @@ def test_host_that_comes_back_with_an_unused_lease_gives_it_up(rig: Any) -> None
     assert rig.state_of("x1") is ExecutionState.INDETERMINATE
 
 
+def test_revocation_answered_by_a_successor_of_the_daemon_proves_nothing(rig: Any) -> None:
+    lease = rig.lease("x1")
+    rig.send(ev.RunCancelled("r2", ExecutionId("x1")))
+    rig.now_s += 4
+    rig.send(ev.LeaseRevoked(lease.lease_id, in_use=False))
+    assert rig.state_of("x1") is ExecutionState.DISPATCHED
+    rig.heartbeat(incarnation="i2")
+    assert rig.state_of("x1") is ExecutionState.INDETERMINATE
+
+
+def test_revocation_answered_by_a_host_that_was_silent_is_asked_again_when_it_is_heard(rig: Any) -> None:
+    lease = rig.lease("x1")
+    rig.send(ev.RunCancelled("r2", ExecutionId("x1")))
+    rig.now_s += 4
+    rig.send(ev.LeaseRevoked(lease.lease_id, in_use=False))
+    rig.heartbeat()
+    rig.pass_time(0)
+    assert rig.one(act.RevokeLease).lease_id == lease.lease_id
+    rig.send(ev.LeaseRevoked(lease.lease_id, in_use=False))
+    assert rig.state_of("x1") is ExecutionState.FAILED
+
+
 def test_cell_under_a_lease_that_was_given_up_and_is_in_use_has_started(rig: Any) -> None:
     lease = rig.lease("x1")
     rig.pass_time(11)
