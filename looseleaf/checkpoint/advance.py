@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import sys
 import types
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from looseleaf.checkpoint.components import closed_under
 from looseleaf.checkpoint.edges import Edges
+from looseleaf.checkpoint.loader import Loader
 from looseleaf.checkpoint.manifest import Manifest
 from looseleaf.checkpoint.memory import raw_access
 from looseleaf.checkpoint.paths import path_to
@@ -35,6 +37,7 @@ class Advancer:
         tracker = self._tracker
         if new.session_id != tracker.session_id:
             raise PreconditionFailed("OTHER_SESSION", f"the manifest belongs to session {new.session_id}")
+        fetched = self._fetch_process_state(new)
         with raw_access():
             gone = self._units_to_drop(new)
             dropped_objects = self._live_of(gone)
@@ -50,12 +53,23 @@ class Advancer:
             restorer = Restorer(tracker)
             added = restorer.place_stubs()
             self._bind_plain(new, {*added, *dropped})
-            loader = restorer.new_loader()
-            if tracker.applied_process_state is not None or self._old.version:
+            loader = restorer.new_loader(fetched)
+            if self._follows_process_state():
                 if restorer.begin_process_state(loader):
                     restorer.end_process_state(loader)
             restorer.adopt(loader)
         return AdvanceReport(tuple(dropped), tuple(added), tuple(deleted), tuple(stale), tuple(restorer.problems))
+
+    def _follows_process_state(self) -> bool:
+        return self._tracker.applied_process_state is not None or self._old.version > 0
+
+    def _fetch_process_state(self, new: Manifest) -> Mapping[bytes, bytes]:
+        # Before anything changes here: if the store cannot be asked now, this holder stays at its version. Otherwise
+        # its next save would take the process as it is for what the other holder left.
+        unit_id, applied = new.process_state, self._tracker.applied_process_state
+        if unit_id is None or not self._follows_process_state() or applied == new.units[unit_id].hash:
+            return {}
+        return Loader(new, self._tracker.io, self._namespace, lambda _: None).fetch([unit_id])
 
     def _units_to_drop(self, new: Manifest) -> set[int]:
         """Units of the old version that reach a changed unit or payload, or share an unlabelled object with one."""

@@ -35,11 +35,15 @@ class _UnitReader(pickle.Unpickler):
 
 
 class Loader:
-    """Loads units of one version. `failed`: why a unit could not be loaded, of it and of those that need it."""
+    """Loads units of one version. `failed`: why a unit could not be loaded, of it and of those that need it.
+
+    `fetched`: units by hash that need not be asked for.
+    """
 
     def __init__(
-        self, manifest: Manifest, io_: StateIO, namespace: dict[str, Any], live: Callable[[int], Any]
-    ) -> None:
+        self, manifest: Manifest, io_: StateIO, namespace: dict[str, Any], live: Callable[[int], Any],
+        fetched: Mapping[bytes, bytes] | None = None,
+    ) -> None:  # fmt: skip
         self._manifest = manifest
         self._io = io_
         self._namespace = namespace
@@ -49,7 +53,7 @@ class Loader:
         self.failed: dict[UnitId, LooseLeafError] = {}
         self.memory: dict[PayloadId, Any] = {}
         self.mapped_bytes = 0
-        self._data: Mapping[bytes, bytes] = {}
+        self._data: Mapping[bytes, bytes] = fetched or {}
         self._readers: dict[UnitId, _UnitReader] = {}
         self._in_work: set[UnitId] = set()
         self._to_fill: list[tuple[int, bytes, Any, Callable[[], Any]]] = []
@@ -57,13 +61,22 @@ class Loader:
     def load(self, heads: Iterable[UnitId]) -> None:
         """Makes `loaded[id]` of all of `heads` that can be had, and of everything they need that does not live here."""
         groups = components(list(heads), self._refs_to_load)
-        wanted = [unit_id for group in groups for unit_id in group if not self._is_here(unit_id)]
-        inline = {self._entry(unit_id).hash for unit_id in wanted if not self._entry(unit_id).regions}
-        self._data = self._io.fetch_units(sorted(inline)) if inline else {}
+        self._fetch(groups)
         for group in groups:
             missing = [unit_id for unit_id in group if not self._is_here(unit_id)]
             if missing:
                 self._load_group(missing)
+
+    def fetch(self, heads: Iterable[UnitId]) -> Mapping[bytes, bytes]:
+        """The small units, by hash, of all that `load` would make; makes nothing."""
+        self._fetch(components(list(heads), self._refs_to_load))
+        return self._data
+
+    def _fetch(self, groups: list[list[UnitId]]) -> None:
+        wanted = [self._entry(unit_id) for group in groups for unit_id in group if not self._is_here(unit_id)]
+        inline = {entry.hash for entry in wanted if not entry.regions} - self._data.keys()
+        if inline:
+            self._data = {**self._data, **self._io.fetch_units(sorted(inline))}
 
     def _refs_to_load(self, unit_id: UnitId) -> Iterable[UnitId]:
         return () if self._is_here(unit_id) else self._entry(unit_id).header.refs

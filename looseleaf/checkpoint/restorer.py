@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from looseleaf.checkpoint.identity import has_identity
@@ -65,9 +66,9 @@ class Restorer:
             problems=tuple(self.problems), failed_imports=failed_imports, import_s=import_s,
         )  # fmt: skip
 
-    def new_loader(self) -> Loader:
+    def new_loader(self, fetched: Mapping[bytes, bytes] | None = None) -> Loader:
         """A loader of the tracked version that takes what lives here as it is."""
-        return Loader(self._manifest, self._tracker.io, self._namespace, self._tracker.labels.live)
+        return Loader(self._manifest, self._tracker.io, self._namespace, self._tracker.labels.live, fetched)
 
     def place_stubs(self) -> list[str]:
         """A stub for each variable of the version that the namespace lacks; returns their names."""
