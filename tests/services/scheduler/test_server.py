@@ -268,8 +268,11 @@ async def test_stop_tells_waiting_callers_to_ask_again(serve_scheduler: Any) -> 
     async with serve_scheduler() as client:
         stream = client.run("x1")
         await stream.read()
+        waiting = asyncio.create_task(stream.read())
+        # It must be listening when the stop's answer comes, before the client's channel closes.
+        await asyncio.sleep(0)
     with pytest.raises(Unavailable) as raised:
-        await stream.read()
+        await waiting
     assert raised.value.reason == "SCHEDULER_STOPPING"
 
 
