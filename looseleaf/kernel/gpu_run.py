@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from looseleaf.errors import LooseLeafError, Timeout, Unavailable
+from looseleaf.errors import Internal, LooseLeafError, Timeout, Unavailable
 from looseleaf.ids import ExecutionId, new_execution_id
 from looseleaf.kernel.forwarder import Publisher, error_output, error_reply, error_text, publish_output
 from looseleaf.kernel.give_way import GaveWay
@@ -78,14 +78,7 @@ class GpuRun:
     async def run(self) -> GpuRunOutcome:
         """The outcome. Everything that a person must know of it was published; never raises a LooseLeafError."""
         try:
-            try:
-                link = await self._ready()
-            except Unavailable as error:
-                if error.reason != "PEER_CLOSED":
-                    raise
-                # The daemon went since the last cell; another may be there already.
-                link = await self._ready()
-            result = await self._submit(link)
+            result = await self._submit(await self._ready())
         except LooseLeafError as error:
             return self._not_run(error)
         except _Interrupted:
@@ -94,12 +87,21 @@ class GpuRun:
             return await self._saved(result)
         if result.error.reason == "INTERRUPTED":
             return self._outcome(self._show("KeyboardInterrupt", error_text(result.error)), ran=False)
-        if result.error.reason in LOST_REASONS:
+        if _may_have_run(result.error, result):
             return await self._lost(result)
         return self._not_run(result.error)
 
     async def _ready(self) -> ThreadedLink:
-        """Everything that must be said before the cell is submitted; may be done again."""
+        """Everything that comes before the submission."""
+        try:
+            return await self._ready_once()
+        except Unavailable as error:
+            if error.reason != "PEER_CLOSED":
+                raise
+            # The daemon went since the last cell; another may be there already.
+            return await self._ready_once()
+
+    async def _ready_once(self) -> ThreadedLink:
         session = self._session
         link = session.connect()
         try:
@@ -214,6 +216,12 @@ class GpuRun:
 
     def _outcome(self, reply: dict[str, Any], *, ran: bool, result: GpuCellResult | None = None) -> GpuRunOutcome:
         return GpuRunOutcome(self._recipe, reply, ran, result or GpuCellResult())
+
+
+def _may_have_run(error: LooseLeafError, result: GpuCellResult) -> bool:
+    # Once a GPU was given, a fault between here and the worker says nothing about the cell.
+    granted = "lease" in result.news
+    return error.reason in LOST_REASONS or (granted and isinstance(error, (Internal, Timeout, Unavailable)))
 
 
 def _sentence(error: LooseLeafError) -> str:

@@ -67,6 +67,18 @@ def test_host_lost_the_store_tells_whether_the_cell_finished(notebook: Any, daem
     assert outcome.kinds == ["stream"] and "finished and its changes are here" in outcome.text
     assert notebook.ok("x").result == "99"
 
+    async def save_and_fail(run: Any) -> Any:
+        await run.event("lease", host_id="h0", gpu=0, path="cold", worker_id="w-1")
+        try:
+            await save_and_vanish(run)
+        except Unavailable:
+            raise RuntimeError("a fault of the daemon's") from None
+
+    daemon.plays["faulty"] = save_and_fail
+    notebook.ok("x = 1")
+    assert "finished and its changes are here" in notebook.ok("%%gpu\nfaulty").text
+    assert notebook.ok("x").result == "99"
+
     async def indeterminate(run: Any) -> Any:
         raise PreconditionFailed("EXECUTION_INDETERMINATE", "nobody can tell whether the cell ran.")
 
