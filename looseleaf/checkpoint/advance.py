@@ -97,7 +97,7 @@ class Advancer:
         return {
             int(payload_id)
             for payload_id, entry in self._old.payloads.items()
-            if payload_id in new.payloads and new.payloads[payload_id].regions != entry.regions
+            if new.payloads.get(payload_id) != entry
         }
 
     def _payloads_of(self, gone: set[int]) -> set[int]:

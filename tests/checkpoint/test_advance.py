@@ -33,3 +33,24 @@ io.fetch_units = fetch_units
 result += [list(advance().dropped), tracker.version, random.getstate() == left]
 """)
     assert result == ["STORE_DOWN", 1, [1, {}], True, ["a"], 2, True]
+
+
+def test_advance_after_a_fallback_never_takes_old_memory_for_what_got_its_id(process):
+    result = process("""
+from looseleaf.checkpoint.tracker import StateTracker
+cell("import numpy as np; a = [1]")
+save()
+cell("z = np.zeros(100_000); _ = z")
+save()
+# The host that held version 2 is lost; its ids are given out again.
+(io.root / "versions" / "00000002").unlink()
+advance()
+tracker2 = StateTracker(other := {}, io, session_id="s-test", epoch=2, hidden=lambda n: n.startswith("__"))
+tracker2.restore(["a"])
+other.update({f"l{i}": [i] for i in range(5)})
+tracker2.save("x-other")
+advance()
+restore(*other)
+result = [check(f"l{i}") for i in range(5)]
+""")
+    assert result == [[0], [1], [2], [3], [4]]
