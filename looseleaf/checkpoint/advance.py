@@ -7,6 +7,7 @@ import types
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from looseleaf.checkpoint.bundles import Bundle
 from looseleaf.checkpoint.components import closed_under
 from looseleaf.checkpoint.edges import Edges
 from looseleaf.checkpoint.loader import Loader
@@ -107,8 +108,9 @@ class Advancer:
         found = {}
         for unit_id in gone:
             value = self._tracker.labels.live(unit_id)
-            if value is not None:
-                found[id(value)] = value
+            for one in value.members if isinstance(value, Bundle) else [value]:
+                if one is not None:
+                    found[id(one)] = one
         return found
 
     def _local_names(self, new: Manifest) -> set[str]:

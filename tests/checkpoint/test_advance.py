@@ -54,3 +54,19 @@ restore(*other)
 result = [check(f"l{i}") for i in range(5)]
 """)
     assert result == [[0], [1], [2], [3], [4]]
+
+
+def test_advance_reports_an_unsaved_value_that_holds_a_dropped_member_of_a_bundle(process):
+    result = process("""
+from looseleaf.checkpoint.bundles import BUNDLE_HEADS_MIN
+from looseleaf.checkpoint.tracker import StateTracker
+cell(f"import threading; a = [[i] for i in range({BUNDLE_HEADS_MIN + 10})]; b = list(a)")
+cell("lock = threading.Lock(); lock.acquire(); mine = [a[3], lock]")
+save()
+tracker2 = StateTracker(other := {}, io, session_id="s-test", epoch=1, hidden=lambda n: n.startswith("__"))
+tracker2.restore(["a", "b"])
+other["a"][3].append(1)
+tracker2.save("x-other")
+result = [list(entry) for entry in advance().stale]
+""")
+    assert result == [["mine", "mine[0]"]]
