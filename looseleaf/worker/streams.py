@@ -69,8 +69,8 @@ class OutputRelay:
         with self._lock:
             if self._flushing:
                 return  # a signal handler prints while its thread is inside: the loop below takes that too
-            self._flushing = True
             try:
+                self._flushing = True
                 self._chunks = _pieces(self._chunks)
                 while self._chunks:
                     name, text = self._chunks[0]
