@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
+from typing import Final
 
 import psutil
 
@@ -12,11 +13,17 @@ from looseleaf.local import record as records
 from looseleaf.logs import get_logger
 from looseleaf.rpc.address import is_listening
 
+# What a killed process may take to be gone; one in the middle of a write to the disk takes longest.
+KILLED_TIMEOUT_S: Final = 5.0
+
 log = get_logger()
 
 
 def sweep(cluster_id: str, run_dir: Path, grace_s: float = 2.0) -> list[str]:
-    """Ends leftover processes of the cluster and removes its sockets and shared memory; says what it found."""
+    """Ends what is left of the cluster's processes after `grace_s`, removes its sockets and shared memory.
+
+    Says what it found.
+    """
     found: list[str] = []
     processes = [process for process in records.cluster_processes(cluster_id) if process.pid != os.getpid()]
     _gone, alive = psutil.wait_procs(processes, timeout=grace_s)
@@ -24,7 +31,7 @@ def sweep(cluster_id: str, run_dir: Path, grace_s: float = 2.0) -> list[str]:
         with contextlib.suppress(psutil.NoSuchProcess):
             found.append(f"process {process.pid} ({' '.join(process.cmdline()[:4])})")
             process.kill()
-    psutil.wait_procs(alive, timeout=grace_s)
+    psutil.wait_procs(alive, timeout=KILLED_TIMEOUT_S)
     for path in records.leftover_sockets(run_dir):
         if not is_listening(path):
             found.append(f"socket {path}")
