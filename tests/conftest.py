@@ -7,6 +7,7 @@ A test that leaves a process, a thread, an open descriptor or named shared memor
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import functools
 import gc
 import os
@@ -34,6 +35,7 @@ LIBRARY_FDS = {
     "anon_inode:[eventfd]": "gRPC's event engine",
     "/dev/urandom": "read by several",
 }
+PR_SET_CHILD_SUBREAPER = 36
 RAN_WITHOUT_FAILURE = pytest.StashKey[bool]()
 
 
@@ -57,6 +59,12 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
     item.stash[RAN_WITHOUT_FAILURE] = False
     yield
     item.stash[RAN_WITHOUT_FAILURE] = True
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_subreaper() -> None:
+    """Orphans of one file's processes are not adopted because an earlier file's tests wanted theirs."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 @pytest.fixture(autouse=True)

@@ -73,7 +73,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         self._reports: dict[str, dict[str, Any]] = {}
         self._idle_commits = IdleCommits(self._commit_idle)
         self._main_loop: asyncio.AbstractEventLoop | None = None
-        self._preparations = Preparations(self.looseleaf.prepare)
+        self._preparations = Preparations(self.looseleaf.prepare, self._commit_first)
         self._edits: set[asyncio.Task[None]] = set()
         self._results = ResultCache(self.shell)
         self._worker_comms = WorkerComms(self.comm_manager, self.publish)
@@ -382,7 +382,6 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
             log.info("prepared_without_newest_state")
 
     async def _answer_prepare(self, idents: Any, request: Any) -> None:
-        await self._commit_first()
         content = await self._preparations.answer(request["content"])
         self.session.send(self.control_stream, PREPARE_REPLY, content, request, ident=idents)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from looseleaf.errors import LooseLeafError
@@ -17,10 +17,16 @@ SUPERSEDED: Final = "a newer text came before this one was looked at"
 
 
 class Preparations:
-    """Answers prepare requests on the control thread's event loop. `prepare` blocks and runs on a thread of its own."""
+    """Answers prepare requests on the control thread's event loop.
 
-    def __init__(self, prepare: Callable[[Mapping[str, Any]], dict[str, Any]]) -> None:
+    `before` is awaited ahead of each one that is looked at; `prepare` blocks and runs on a thread of its own.
+    """
+
+    def __init__(
+        self, prepare: Callable[[Mapping[str, Any]], dict[str, Any]], before: Callable[[], Awaitable[None]]
+    ) -> None:
         self._prepare = prepare
+        self._before = before
         self._one_at_a_time = asyncio.Lock()
         self._latest: object = None
 
@@ -31,6 +37,7 @@ class Preparations:
             if self._latest is not mine:
                 return {"status": "ok", "skipped_reason": SUPERSEDED}
             try:
+                await self._before()
                 told = await asyncio.get_running_loop().run_in_executor(None, self._prepare, content)
             except LooseLeafError as error:
                 return {"status": "error", "ename": error.reason, "evalue": error.message}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -56,7 +57,14 @@ class Notebook:
 
     def __init__(self, endpoint: Path | str, folder: Path, env: dict[str, str] | None = None) -> None:
         spec = kernel_spec(endpoint=str(endpoint), env={**THREADS_ENV, **(env or {})})
-        self.manager = KernelManager(kernel_name="looseleaf", kernel_spec_manager=_Spec(spec))
+        # Sockets in a folder of its own: two kernels that start at once may pick the same free port.
+        self._sockets = tempfile.TemporaryDirectory(prefix="ll-")
+        self.manager = KernelManager(
+            kernel_name="looseleaf",
+            kernel_spec_manager=_Spec(spec),
+            transport="ipc",
+            connection_file=f"{self._sockets.name}/kernel.json",
+        )
         self.manager.start_kernel(cwd=str(folder))
         self.client = self.manager.client()
         self.client.start_channels()
@@ -161,6 +169,7 @@ class Notebook:
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=False)
         self.manager.cleanup_resources()
+        self._sockets.cleanup()
 
 
 @pytest.fixture(scope="module")
