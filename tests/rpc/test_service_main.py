@@ -140,12 +140,18 @@ def test_sigterm_during_a_long_start_stops_at_once(start: Start, tmp_path: Path)
     assert not (tmp_path / "scheduler.sock").exists()
 
 
-def test_metrics_are_served_on_loopback(start: Start, tmp_path: Path) -> None:
+def test_metrics_are_served_on_loopback(start: Start) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
+
+    def answers() -> bool:
+        with socket.socket() as asked:
+            return asked.connect_ex(("127.0.0.1", port)) == 0
+
     process = start("--metrics-port", str(port))
-    wait_until(lambda: accepts(tmp_path / "scheduler.sock"))
+    # The socket of the calls is there first.
+    wait_until(answers)
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT_S) as answer:
         assert b"looseleaf_rpc_requests_total" in answer.read()
     process.send_signal(signal.SIGTERM)
