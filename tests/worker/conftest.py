@@ -265,6 +265,12 @@ def open_fds(pid: int | str = "self") -> dict[int, str]:
     return found
 
 
+@pytest.fixture(scope="module", autouse=True)
+def subreaper(no_subreaper: None) -> None:
+    """For the session's zygotes too: each file begins with a process that adopts nobody."""
+    become_subreaper()
+
+
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[ZygoteProcess]:
     """One warm zygote for all tests."""

@@ -45,7 +45,9 @@ def test_worker_has_its_title_and_no_new_privileges(zygote: Any, make_worker: Ca
 def test_worker_signals_are_as_in_a_fresh_process(worker: Worker) -> None:
     assert int(status_field(worker.pid, "SigBlk"), 16) == 0
     ignored = int(status_field(worker.pid, "SigIgn"), 16)
-    assert ignored == 1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1)
+    # Those that libc keeps for itself come from whatever started the tests; no program can set them.
+    ours = sum(1 << (number - 1) for number in signal.valid_signals())
+    assert ignored & ours == 1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1)
     assert value_of(worker, "signal.set_wakeup_fd(-1)", "import signal") == "-1"
 
 
