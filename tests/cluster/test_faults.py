@@ -221,3 +221,26 @@ def _pool(cluster: LocalCluster) -> Any:
             return await SchedulerServiceStub(channel).GetPool(scheduler_pb2.GetPoolRequest(), timeout_s=5.0)
 
     return asyncio.run(ask())
+
+
+def test_worker_killed_while_saving_leaves_the_parent_version(notebook: Any) -> None:
+    notebook.ok(
+        "import torch, os\nkept = [1]\nclass Bomb:\n    def __getstate__(self):\n        os.kill(os.getpid(), 9)"
+    )
+    before = notebook.ok("%%gpu\nkept.append(2)\nw = torch.ones(2).cuda()").report["version"]
+    outcome = notebook.run("%%gpu\nkept.append(3)\nprint('the cell ended')\nbomb = Bomb()")
+    assert "the cell ended" in outcome.text
+    assert outcome.ename == "WORKER_LOST" and f"version {before}" in outcome.error, outcome
+    assert notebook.ok("kept").value == "[1, 2]"
+    assert notebook.ok("%%gpu\nkept.append(4)\nw.sum().item()").value == "2.0"
+    assert notebook.ok("kept").value == "[1, 2, 4]"
+
+
+def test_worker_killed_while_preparing_is_the_cells_error_and_the_session_lives_on(notebook: Any) -> None:
+    notebook.ok(
+        "import torch, os\nkept = 5\nclass Trap:\n    def __getstate__(self):\n        return {'set': True}\n"
+        "    def __setstate__(self, state):\n        os.kill(os.getpid(), 9)\ntrap = Trap()"
+    )
+    outcome = notebook.run("%%gpu\ntrap")
+    assert outcome.ename == "WORKER_LOST" and "before the cell ran" in outcome.error, outcome
+    assert notebook.ok("%%gpu\nkept + 1").value == "6"
