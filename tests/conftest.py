@@ -12,6 +12,7 @@ import functools
 import gc
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -44,6 +45,11 @@ def _gpu_count() -> int:
         return 0
     listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, timeout=30, check=False)
     return sum(line.startswith("GPU ") for line in listed.stdout.splitlines())
+
+
+# Shells start what runs in their background, as the gate does its steps, with SIGINT ignored; processes pass that on.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
