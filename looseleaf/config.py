@@ -75,7 +75,8 @@ class ServiceConfig(_Section):
     run_dir: Path = Field(default_factory=default_run_dir, description="folder of the sockets, mode 0700")
     data: Path = Field(default_factory=default_data_dir, description="folder of the service's data")
     log_level: LogLevel = Field(default="info", description="least severe events to log")
-    metrics_port: int = Field(default=0, ge=0, le=65535, description="Prometheus port on loopback; 0 is off")
+    metrics_port: int = Field(default=0, ge=0, le=65535, description="Prometheus port; 0 is off")
+    metrics_host: str = Field(default="127.0.0.1", description="address of the Prometheus port")
     allow_remote_tcp: bool = Field(default=False, description="allow a TCP address that other machines can reach")
     shutdown_grace_s: float = Field(default=5.0, ge=0, description="time for running calls after SIGTERM")
     # A frame of the worker protocol (32 MiB) must fit: an output that does not would cost its cell.
@@ -167,12 +168,17 @@ class DaemonConfig(ServiceConfig):
     }
 
     host_id: str = Field(default="h0", description="the host's id, unique in the pool")
+    advertise: str = Field(default="", description="address at which others reach the daemon; default: listen")
     store: str = Field(default="", description="address of the checkpoint store")
     scheduler: str = Field(default="", description="address of the scheduler")
     frontend: str = Field(default="", description="address of the frontend")
     kernel_socket: Path = Field(default=Path(), description="socket for kernels; default kernel-<host>.sock")
     device: DeviceKind = Field(default="none", description="what its GPUs are")
     gpus: int = Field(default=0, ge=0, le=64, description="number of GPUs to lend")
+    cell_gpus: int | None = Field(
+        default=None, ge=0, le=1,
+        description="GPUs that cells of this host's kernels see; default 1 if it lends any, 1 for a host without in a "
+        "pool that has some")
     gpu_memory_bytes: int = Field(default=16 * GIB, ge=MIB, description="memory of an emulated GPU")
     emulated_delays: bool = Field(default=True, description="imitate the times of a real attach")
     arena_bytes: int = Field(default=4 * GIB, ge=2 * MIB, description="limit of the host arena")

@@ -58,6 +58,25 @@ def check_listen(address: str, *, allow_remote_tcp: bool) -> None:
         )
 
 
+def dialled_address(bound: str, advertised: str) -> str:
+    """Where others reach a server that listens on `bound`: `advertised`, with the bound port for port 0, else `bound`.
+
+    Raises InvalidArgument `ADDRESS_NOT_DIALABLE` if that is an address of every interface, such as 0.0.0.0.
+    """
+    address = advertised or bound
+    if socket_path(address) is not None:
+        return address
+    host, port = host_port(address)
+    if host in ("0.0.0.0", "::"):
+        raise InvalidArgument(
+            "ADDRESS_NOT_DIALABLE",
+            f"{address} is no address that other hosts can dial: pass --advertise NAME:PORT with this host's name",
+        )
+    if port == 0 and socket_path(bound) is None:
+        return f"{address.rpartition(':')[0]}:{host_port(bound)[1]}"
+    return address
+
+
 def _is_loopback(host: str) -> bool:
     if host == "localhost":
         return True

@@ -33,12 +33,12 @@ class RpcMetrics:
             self.errors.labels(method, reason).inc()
 
 
-def serve_metrics(port: int, registry: CollectorRegistry) -> Callable[[], None]:
-    """Serves `registry` on loopback at `port`; returns what stops it. Raises PreconditionFailed `ADDRESS_IN_USE`."""
+def serve_metrics(port: int, registry: CollectorRegistry, host: str = "127.0.0.1") -> Callable[[], None]:
+    """Serves `registry` at `host` and `port`; returns what stops it. Raises PreconditionFailed `ADDRESS_IN_USE`."""
     try:
-        server, thread = start_http_server(port, addr="127.0.0.1", registry=registry)
+        server, thread = start_http_server(port, addr=host, registry=registry)
     except OSError as error:
-        text = f"cannot serve metrics on 127.0.0.1:{port}: {error.strerror}; choose another with --metrics-port"
+        text = f"cannot serve metrics on {host}:{port}: {error.strerror}; choose another with --metrics-port"
         raise PreconditionFailed("ADDRESS_IN_USE", text) from error
 
     def stop() -> None:

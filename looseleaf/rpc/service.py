@@ -39,6 +39,7 @@ from prometheus_client import CollectorRegistry
 from looseleaf.config import ServiceConfig
 from looseleaf.errors import CapacityExceeded
 from looseleaf.logs import get_logger
+from looseleaf.rpc.address import check_listen
 from looseleaf.rpc.client import Channel, open_channel
 from looseleaf.rpc.metrics import serve_metrics
 from looseleaf.rpc.server import Registration, RpcServer
@@ -147,7 +148,7 @@ class Service(Generic[C]):
             if registrations is None:
                 return self.exit_code
             if self.config.metrics_port:
-                stop_metrics = serve_metrics(self.config.metrics_port, self.registry)
+                stop_metrics = self._serve_metrics()
             await self._server.start(registrations)
             if self._auto_ready:
                 await self.set_ready(True)
@@ -159,6 +160,11 @@ class Service(Generic[C]):
                 stop_metrics()
         log.info("service_stopped", exit_code=self.exit_code)
         return self.exit_code
+
+    def _serve_metrics(self) -> Callable[[], None]:
+        config = self.config
+        check_listen(f"{config.metrics_host}:{config.metrics_port}", allow_remote_tcp=config.allow_remote_tcp)
+        return serve_metrics(config.metrics_port, self.registry, config.metrics_host)
 
     async def _built(
         self, build: Callable[[Service[C]], Awaitable[Sequence[Registration]]],

@@ -12,6 +12,7 @@ import structlog
 
 from looseleaf.config import DaemonConfig
 from looseleaf.ids import HostId, LeaseId
+from looseleaf.rpc.address import dialled_address
 from looseleaf.rpc.server import Registration
 from looseleaf.rpc.service import Service
 from looseleaf.rpc.service_main import service_main
@@ -87,6 +88,7 @@ class _Builder:
     async def build(self) -> Sequence[Registration]:
         config = self.config
         self.service.hold_ready()
+        address = dialled_address(self.service.address, config.advertise)
         become_subreaper()
         self.reaper.start()
         self.service.on_stop(self._stop_reaper)
@@ -106,7 +108,7 @@ class _Builder:
         endpoint = self._endpoint(pool)
         self.host = Host(
             HostFacts(self.host_id, config.device, config.emulated_delays),
-            self.service.address,
+            address,
             config.gpus,
             config.gpu_memory_bytes,
             self.leases,
@@ -192,7 +194,7 @@ class _Builder:
 
     def _cell_gpus(self) -> int:
         """As many GPUs as a cell gets, whatever the host has: notebooks and libraries branch on their number."""
-        return min(self.config.gpus, 1)
+        return min(self.config.gpus, 1) if self.config.cell_gpus is None else self.config.cell_gpus
 
     def _worker_env(self) -> dict[str, str]:
         return {

@@ -9,6 +9,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from looseleaf.errors import InvalidArgument, NotFound, PreconditionFailed
+from looseleaf.rpc.address import dialled_address
 from looseleaf.rpc.client import open_channel
 from looseleaf.rpc.server import RpcServer
 
@@ -122,3 +123,22 @@ async def test_tcp_beyond_loopback_is_refused_unless_allowed(listen: str) -> Non
 async def test_malformed_address_is_refused_with_its_reason(listen: str, reason: str) -> None:
     with pytest.raises(InvalidArgument, match=reason):
         RpcServer(listen)
+
+
+@pytest.mark.parametrize(
+    ("bound", "advertised", "dialled"),
+    [
+        ("127.0.0.1:7404", "", "127.0.0.1:7404"), ("0.0.0.0:7404", "host-1:7404", "host-1:7404"),
+        ("[::]:7404", "host-1:0", "host-1:7404"), ("unix:/run/d.sock", "", "unix:/run/d.sock"),
+    ],
+)
+def test_address_that_others_dial_is_the_advertised_one_or_the_bound_one(
+    bound: str, advertised: str, dialled: str
+) -> None:
+    assert dialled_address(bound, advertised) == dialled
+
+
+@pytest.mark.parametrize(("bound", "advertised"), [("0.0.0.0:7404", ""), ("[::]:7404", ""), ("h:1", "0.0.0.0:7404")])
+def test_address_of_every_interface_is_not_advertised(bound: str, advertised: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"ADDRESS_NOT_DIALABLE.*--advertise"):
+        dialled_address(bound, advertised)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from looseleaf.config import SchedulerConfig
-from looseleaf.errors import PreconditionFailed
+from looseleaf.errors import InvalidArgument, PreconditionFailed
 from looseleaf.rpc.server import Registration
 from looseleaf.rpc.service import Service, install_signals
 
@@ -81,3 +81,13 @@ async def test_taken_metrics_port_is_named_and_what_was_built_is_closed(tmp_path
         with pytest.raises(PreconditionFailed, match=r"ADDRESS_IN_USE.*--metrics-port"):
             await service.run(build)
     assert ended == ["database"]
+
+
+@pytest.mark.leaks_ok("gRPC keeps the listener of a server that was never started until the process ends")
+async def test_metrics_beyond_loopback_are_refused_unless_remote_tcp_is_allowed(tmp_path: Path) -> None:
+    async def build(service: Service[SchedulerConfig]) -> Sequence[Registration]:
+        return []
+
+    service = Service("echo", SchedulerConfig(run_dir=tmp_path, metrics_port=9400, metrics_host="0.0.0.0"))
+    with pytest.raises(InvalidArgument, match="ADDRESS_NOT_LOOPBACK"):
+        await service.run(build)

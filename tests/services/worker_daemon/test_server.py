@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from daemon_fakes import until, within
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from looseleaf.config import DaemonConfig
-from looseleaf.errors import LooseLeafError, Unavailable
+from looseleaf.errors import InvalidArgument, LooseLeafError, Unavailable
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.aio_rpc import AsyncLink
 from looseleaf.rpc.client import open_channel
@@ -157,3 +158,31 @@ async def test_zygote_that_cannot_start_stops_the_daemon_and_says_why(
     monkeypatch.setenv("FAKE_ZYGOTE", "unclean")
     with pytest.raises(Unavailable, match="FORBIDDEN_MODULE: ray.*zygote-h0.log"):
         await within(rig.service().run(build))
+
+
+@pytest.mark.leaks_ok(LISTENER)
+async def test_daemon_that_listens_on_every_interface_must_say_how_it_is_reached(rig: Rig) -> None:
+    rig.config = rig.config.model_copy(update={"listen": "0.0.0.0:0", "allow_remote_tcp": True})
+    with pytest.raises(InvalidArgument, match=r"ADDRESS_NOT_DIALABLE.*--advertise"):
+        await within(rig.service().run(build))
+
+
+async def test_daemon_reports_the_address_it_advertises_and_cells_that_see_a_gpu_without_one_here(rig: Rig) -> None:
+    changed = {"listen": "127.0.0.1:0", "advertise": "localhost:0", "gpus": 0, "cell_gpus": 1}
+    rig.config = rig.config.model_copy(update=changed)
+    rig.scheduler.may_hear.set()
+    service = rig.service()
+    running = asyncio.create_task(service.run(build))
+    await until(lambda: bool(rig.scheduler.heartbeats))
+    told = rig.scheduler.heartbeats[0]
+    assert told.host.address == f"localhost:{service.address.rpartition(':')[2]}" and told.gpu_count == 0
+    sock = socket.socket(socket.AF_UNIX)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, str(rig.config.kernel_socket))
+    link = AsyncLink(AsyncChannel(sock))
+    serving = asyncio.create_task(link.serve())
+    reply, _fds = await within(link.request("hello", {"v": 1, "session_id": "s-1"}))
+    assert reply["gpus"] == 1
+    service.request_stop("test ended")
+    assert await within(running) == 0
+    await within(serving)
