@@ -79,8 +79,7 @@ def nothing_left_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     marker = request.node.get_closest_marker("leaks_ok")
     if "grpc" in sys.modules:
         _keep_grpc_poller()
-    if "jupyter_core" in sys.modules:
-        _keep_jupyter_loop()
+    _keep_jupyter_loop()
     before = Resources.now()
     yield
     if marker is None and request.node.stash.get(RAN_WITHOUT_FAILURE, False):
@@ -103,7 +102,10 @@ def _keep_grpc_poller() -> None:
 
 @functools.cache
 def _keep_jupyter_loop() -> None:
-    """Jupyter's blocking clients share one event loop of the main thread, made at the first call and kept."""
+    """Jupyter's blocking clients share one event loop of the main thread, made at the first call and kept.
+
+    Made here, also where Jupyter is not loaded yet: a test may be the first that calls one.
+    """
     from jupyter_core.utils import ensure_event_loop
 
     ensure_event_loop()

@@ -41,6 +41,11 @@ def test_leaves_fd():
 def test_leaves_memory():
     open(shared_name, "w").close()
 
+def test_first_call_of_a_jupyter_client():
+    from jupyter_core.utils import ensure_event_loop
+
+    ensure_event_loop()
+
 @pytest.mark.leaks_ok("to show that it can be")
 def test_excused():
     kept.append(os.pipe())
@@ -64,6 +69,6 @@ def test_whatever_a_test_leaves_behind_fails_it_by_name(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-rEf", str(tmp_path)]
     environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path, env=environ)
-    assert "1 failed, 7 passed, 4 errors" in done.stdout, done.stdout + done.stderr
+    assert "1 failed, 8 passed, 4 errors" in done.stdout, done.stdout + done.stderr
     for leak in (r"process \d+ \(sleep 60", "thread 'waiting'", r"fd \d+ -> pipe", "shared memory looseleaf-test-"):
         assert re.search(f"AssertionError: the test left behind: {leak}", done.stdout), (leak, done.stdout)

@@ -50,6 +50,7 @@ class ClusterPlan:
     run_dir: str
     device: str
     gpus_per_host: int
+    emulated_delays: bool
     services: list[ServiceSpec]
     kernel_sockets: dict[str, str]
     start_timeout_s: float
@@ -115,9 +116,10 @@ def make_plan(
         services.append(spec(DAEMON_PREFIX + host_id, "daemon", 2, DAEMON_PREFIX + host_id, flags))
     return ClusterPlan(
         cluster_id=f"c-{secrets.token_hex(8)}", data=str(config.data), run_dir=str(config.run_dir), device=device,
-        gpus_per_host=gpus, services=services, kernel_sockets=kernel_sockets, start_timeout_s=config.start_timeout_s,
-        stop_timeout_s=config.stop_timeout_s, restart_delay_s_min=config.restart_delay_s_min,
-        restart_delay_s_max=config.restart_delay_s_max, log_bytes_max=config.log_bytes_max, log_level=config.log_level,
+        gpus_per_host=gpus, emulated_delays=config.emulated_delays, services=services, kernel_sockets=kernel_sockets,
+        start_timeout_s=config.start_timeout_s, stop_timeout_s=config.stop_timeout_s,
+        restart_delay_s_min=config.restart_delay_s_min, restart_delay_s_max=config.restart_delay_s_max,
+        log_bytes_max=config.log_bytes_max, log_level=config.log_level,
     )
 
 

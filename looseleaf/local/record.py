@@ -47,6 +47,8 @@ class ClusterRecord:
     services: dict[str, ServiceRecord] = field(default_factory=dict)
     # What each service may take to stop before it is killed.
     stop_timeout_s: float = 15.0
+    # Virtual GPUs imitate the times of a real attach.
+    emulated_delays: bool = True
     format: int = FORMAT
 
     @property

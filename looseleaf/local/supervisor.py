@@ -66,7 +66,7 @@ class Supervisor:
             run_dir=plan.run_dir, device=plan.device, gpus_per_host=plan.gpus_per_host, hosts=plan.host_ids,
             kernel_sockets=plan.kernel_sockets, started_unix_ms=time.time_ns() // 1_000_000,
             services={name: service.record for name, service in self._services.items()},
-            stop_timeout_s=plan.stop_timeout_s,
+            stop_timeout_s=plan.stop_timeout_s, emulated_delays=plan.emulated_delays,
         )
 
     def request_stop(self, why: str) -> None:

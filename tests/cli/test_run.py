@@ -4,40 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import nbformat
-import nbformat.v4 as nbf
 import pytest
-from jupyter_core.utils import ensure_event_loop
 
 from looseleaf.cli.main import main
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "kernel"))
-from kernel_fake_daemon import FakeDaemon, FakeStore
+sys.path.insert(0, str(Path(__file__).parents[1] / "batch"))
+from batch_fixtures import FakeDaemon, daemon
+from batch_fixtures import write_notebook_of as write
 
-
-@pytest.fixture(scope="module", autouse=True)
-def client_loop() -> None:
-    """jupyter_client keeps one event loop for all its blocking calls; it is no test's leak."""
-    ensure_event_loop()
-
-
-@pytest.fixture
-def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDaemon]:
-    monkeypatch.setenv("LOOSELEAF_RUN_DIR", str(tmp_path))
-    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    fake = FakeDaemon(tmp_path / "d.sock", FakeStore()).start()
-    yield fake
-    fake.stop()
-
-
-def write(path: Path, *sources: str) -> Path:
-    cells: list[Any] = [nbf.new_code_cell(source, id=f"c{number}") for number, source in enumerate(sources)]
-    nbformat.write(nbf.new_notebook(cells=cells), path)
-    return path
+__all__ = ["daemon"]
 
 
 def test_run_writes_notebook_and_report_and_shows_the_table(

@@ -13,7 +13,6 @@ from typing import Any
 import psutil
 import pytest
 from jupyter_client.manager import KernelManager
-from jupyter_core.utils import ensure_event_loop
 
 from looseleaf.batch.client import OneSpec
 from looseleaf.kernel.install import kernel_spec
@@ -165,12 +164,6 @@ class Notebook:
         self.manager.cleanup_resources()
         _gone, alive = psutil.wait_procs(children, timeout=10)
         assert not alive, f"left behind: {alive}"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def client_loop() -> None:
-    """jupyter_client keeps one event loop for all its blocking calls; it is no test's leak."""
-    ensure_event_loop()
 
 
 @pytest.fixture(scope="module")

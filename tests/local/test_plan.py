@@ -63,7 +63,7 @@ def test_plan_wires_services_in_start_order_and_survives_json(tmp_path: Path) ->
     assert store.address == f"unix:{tmp_path}/d/run/checkpoint-store.sock"
     assert flag(frontend.command, "--scheduler") == scheduler.address
     assert flag(h1.command, "--kernel-socket") == f"{tmp_path}/d/run/kernel-h1.sock" == plan.kernel_sockets["h1"]
-    assert flag(h1.command, "--emulated-delays") == "off"
+    assert flag(h1.command, "--emulated-delays") == "off" and not plan.emulated_delays
     assert flag(h1.command, "--gpus") == "3"
     assert flag(store.command, "--data") == f"{tmp_path}/d/store"
     assert ClusterPlan.from_json(plan.to_json()) == plan
