@@ -68,8 +68,8 @@ lint: setup  ## check style, import contracts and, where buf is installed, the p
 type: setup  ## check types (mypy --strict)
 	$(BIN)/mypy
 
-golden: setup  ## compare example notebooks with an ordinary kernel's results (slow tests named golden)
-	$(PYTEST) -m "slow and not gpu" -k golden
+golden: setup  ## compare notebooks cell by cell with an ordinary kernel; writes out/golden.json
+	$(PYTEST) tests/golden -m "not gpu"
 
 bench: setup  ## measure: pytest-benchmark over bench/ (BENCH_ARGS adds options)
 	$(PYTEST) bench -m "not gpu" $(BENCH_ARGS)

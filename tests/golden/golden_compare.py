@@ -1,109 +1,163 @@
-"""Whether two executed notebooks show the same, apart from what no two runs share (times, addresses, process ids)."""
+"""Whether two runs of a notebook told a front end the same, apart from what no two runs share."""
 
 from __future__ import annotations
 
 import base64
-import re
-import struct
+import hashlib
+import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_ANSI = re.compile(r"\x1b\[[0-9;]*m")
-# What varies from run to run on any kernel, with what stands for it.
-_VARIES = (
-    (re.compile(r"(CPU times: |Wall time: )[^\n]*"), r"\1..."),
-    (re.compile(r"\b\d+(\.\d+)? [mµnu]?s ± [^\n]*"), "... per loop"),
-    (re.compile(r"\b0x[0-9a-fA-F]{6,}\b"), "0x..."),
-    (re.compile(r"/tmp/ipykernel_\d+/\d+\.py"), "<cell>"),
-    # A tensor's history does not move with it; what stands for it says so by its name.
-    (re.compile(r"grad_fn=<\w+>"), "grad_fn=<...>"),
-    (re.compile(r"<ipython-input-\d+-[0-9a-f]+>"), "<cell>"),
-)
+from golden_rules import RULES, Mask, Rule
+from golden_run import CellRun, NotebookRun
+
+# What of an execution's reply a front end uses.
+REPLY_KEYS = ("status", "execution_count", "payload", "user_expressions", "ename", "evalue", "traceback")
+# How much of two long values is shown, around the place where they begin to differ.
+EXCERPT_CHARS = 600
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One place where the notebooks differ."""
+    """One place where the runs differ."""
 
-    cell_id: str
     what: str
     reference: Any
     found: Any
 
     def __str__(self) -> str:
-        return f"cell {self.cell_id}: {self.what}\n  reference: {self.reference!r}\n  found:     {self.found!r}"
+        one, other = repr(self.reference), repr(self.found)
+        alike = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
+        start = max(0, alike - EXCERPT_CHARS // 4) if max(len(one), len(other)) > EXCERPT_CHARS else 0
+        shown = [f"{'...' if start else ''}{text[start : start + EXCERPT_CHARS]}" for text in (one, other)]
+        return f"{self.what}\n    reference: {shown[0]}\n    found:     {shown[1]}"
 
 
-def compare(reference: Any, found: Any) -> list[Difference]:
-    """All differences of two executed notebooks of the same cells."""
-    differences = []
-    ours = [cell for cell in found.cells if cell.cell_type == "code"]
-    theirs = [cell for cell in reference.cells if cell.cell_type == "code"]
-    if [cell.source for cell in theirs] != [cell.source for cell in ours]:
-        return [Difference("-", "the notebooks have other cells", len(theirs), len(ours))]
-    for one, other in zip(theirs, ours, strict=True):
-        differences += _compare_cell(one, other)
-    return differences
+@dataclass(frozen=True)
+class CellComparison:
+    """One cell: what differs after all rules, and the names of the rules without which more would."""
+
+    name: str
+    label: str
+    differences: tuple[Difference, ...]
+    rules: tuple[str, ...]
 
 
-def _compare_cell(reference: Any, found: Any) -> list[Difference]:
-    cell_id = reference.get("id", "?")
-    differences = []
-    if reference.execution_count != found.execution_count:
-        differences.append(Difference(cell_id, "number", reference.execution_count, found.execution_count))
-    theirs, ours = normalised_outputs(reference), normalised_outputs(found)
-    kinds = [[output["output_type"] for output in outputs] for outputs in (theirs, ours)]
-    if kinds[0] != kinds[1]:
-        return [*differences, Difference(cell_id, "kinds of outputs", *kinds)]
-    for position, (one, other) in enumerate(zip(theirs, ours, strict=True)):
-        for key in sorted({*one, *other}):
-            if one.get(key) != other.get(key):
-                what = f"output {position + 1} ({one['output_type']}), {key}"
-                differences.append(Difference(cell_id, what, one.get(key), other.get(key)))
-    return differences
+def compare(reference: NotebookRun, found: NotebookRun, rules: Sequence[Rule] = RULES) -> list[CellComparison]:
+    """Every cell of `reference` beside that of `found`; both ran the same notebook."""
+    assert [cell.source for cell in reference.cells] == [cell.source for cell in found.cells], "other notebooks"
+    theirs, ours = _Told(reference), _Told(found)
+    return [
+        _compare_cell(found.cells[at], theirs.cell(one), ours.cell(found.cells[at]), rules)
+        for at, one in enumerate(reference.cells)
+    ]
 
 
-def normalised_outputs(cell: Any) -> list[dict[str, Any]]:
-    """The cell's outputs as plain maps: texts without what varies, images by their size.
+def _compare_cell(run: CellRun, one: dict[str, Any], other: dict[str, Any], rules: Sequence[Rule]) -> CellComparison:
+    differences = _differences(one, other, rules)
+    needed: tuple[str, ...] = ()
+    if not differences and _differences(one, other, ()):
+        needed = tuple(
+            rule.name for rule in rules if _differences(one, other, [each for each in rules if each is not rule])
+        )
+        # Two rules may mask the same text: then neither is missed alone.
+        needed = needed or tuple(rule.name for rule in rules if _masks_something(one, rule))
+    return CellComparison(run.name, run.label, differences, needed)
 
-    What stdout and stderr say between two other outputs is one text each: no kernel keeps their order to one another.
+
+def _masks_something(told: dict[str, Any], rule: Rule) -> bool:
+    return any(isinstance(value, str) and rule.mask(value) != value for value in told.values())
+
+
+def _differences(one: dict[str, Any], other: dict[str, Any], rules: Sequence[Rule]) -> tuple[Difference, ...]:
+    found = []
+    masks = [rule.mask for rule in rules]
+    for key in dict.fromkeys([*one, *other]):
+        values = [_masked(told.get(key, "(nothing)"), masks) for told in (one, other)]
+        if values[0] != values[1]:
+            found.append(Difference(key, *values))
+    return tuple(found)
+
+
+def _masked(value: Any, masks: Sequence[Mask]) -> Any:
+    if isinstance(value, str):
+        for mask in masks:
+            value = mask(value)
+    return value
+
+
+class _Told:
+    """The cells of one run as flat maps from a place, such as `output 2 (error), traceback`, to a plain value.
+
+    Ids that a kernel draws by chance are numbered in the order in which the notebook shows them, and the run's folder
+    is `<folder>`.
     """
-    outputs: list[dict[str, Any]] = []
-    for output in cell.outputs:
-        kind = output["output_type"]
-        if kind == "stream":
-            last = outputs[-1] if outputs and outputs[-1]["output_type"] == "streams" else None
-            if last is None:
-                last = {"output_type": "streams", "stdout": "", "stderr": ""}
-                outputs.append(last)
-            last[output["name"]] += output["text"]
-        elif kind == "error":
-            lines = "\n".join(output["traceback"])
-            error = {"ename": output["ename"], "evalue": output["evalue"], "traceback": lines}
-            outputs.append({"output_type": kind, **error})
+
+    def __init__(self, run: NotebookRun) -> None:
+        self._folder = str(run.folder)
+        self._numbers: dict[str, int] = {}
+
+    def cell(self, run: CellRun) -> dict[str, Any]:
+        """What the cell told. Messages come after the outputs that stand at the end, which they made."""
+        told: dict[str, Any] = {"number of the run": run.execution_count}
+        for key in REPLY_KEYS:
+            self._flatten(run.reply.get(key, "(nothing)"), f"reply, {key}", told)
+        for number, (kind, content) in enumerate(_joined(run.messages), 1):
+            place = f"message {number} ({kind})"
+            told[place] = kind
+            self._flatten(self._content(kind, content), place, told)
+        for number, (kind, content) in enumerate(_joined([(out["output_type"], out) for out in run.outputs]), 1):
+            place = f"output {number} ({kind})"
+            told[place] = kind
+            self._flatten(self._content(kind, content), place, told)
+        return told
+
+    def _content(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
+        keys = {
+            "streams": ("stdout", "stderr"), "error": ("ename", "evalue", "traceback"), "clear_output": ("wait",),
+        }.get(kind, ("data", "metadata", "execution_count"))  # fmt: skip
+        chosen = {key: content[key] for key in keys if content.get(key) is not None}
+        display = (content.get("transient") or {}).get("display_id")
+        if display is not None:
+            chosen["display"] = self._numbers.setdefault(display, len(self._numbers) + 1)
+        return chosen
+
+    def _flatten(self, value: Any, place: str, told: dict[str, Any]) -> None:
+        if isinstance(value, dict):
+            for key in sorted(value):
+                inner = value[key]
+                if key in ("image/png", "image/jpeg") and isinstance(inner, str):
+                    inner = pixels(base64.b64decode(inner))
+                self._flatten(inner, f"{place}, {key}", told)
+        elif isinstance(value, list) and all(isinstance(item, str) for item in value):
+            told[place] = "\n".join(value).replace(self._folder, "<folder>")
+        elif isinstance(value, (list, tuple)):
+            told[f"{place}, length"] = len(value)
+            for number, item in enumerate(value, 1):
+                self._flatten(item, f"{place}, {number}", told)
         else:
-            data = {f"data {mime}": _plain(mime, value) for mime, value in output["data"].items()}
-            outputs.append({"output_type": kind, "number": output.get("execution_count"), **data})
-    return [{key: _text(value) for key, value in output.items()} for output in outputs]
+            told[place] = value.replace(self._folder, "<folder>") if isinstance(value, str) else value
 
 
-def _plain(mime: str, value: Any) -> Any:
-    if mime == "image/png":
-        return f"PNG of {'x'.join(map(str, png_size(base64.b64decode(value))))} pixels"
-    return value
+def _joined(messages: Sequence[tuple[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    """The messages; what stdout and stderr say between two others is one: no kernel keeps their order or pieces."""
+    joined: list[tuple[str, dict[str, Any]]] = []
+    for kind, content in messages:
+        if kind != "stream":
+            joined.append((kind, content))
+            continue
+        if not joined or joined[-1][0] != "streams":
+            joined.append(("streams", {"stdout": "", "stderr": ""}))
+        joined[-1][1][content["name"]] += content["text"]
+    return joined
 
 
-def png_size(data: bytes) -> tuple[int, int]:
-    """Width and height in pixels."""
-    assert data.startswith(b"\x89PNG\r\n\x1a\n"), "not a PNG"
-    width, height = struct.unpack(">II", data[16:24])
-    return width, height
+def pixels(data: bytes) -> str:
+    """Size of an image and a hash of what it shows, which does not depend on how it was compressed."""
+    from PIL import Image
 
-
-def _text(value: Any) -> Any:
-    if not isinstance(value, str):
-        return value
-    value = _ANSI.sub("", value)
-    for pattern, replacement in _VARIES:
-        value = pattern.sub(replacement, value)
-    return value
+    with Image.open(io.BytesIO(data)) as image:
+        shown = image.convert("RGBA")
+    width, height = shown.size
+    return f"image of {width}x{height} pixels, {hashlib.sha256(shown.tobytes()).hexdigest()[:16]}"

@@ -1,47 +1,74 @@
-"""Example notebooks show the same through LooseLeaf as on an ordinary kernel with a (virtual) GPU of its own."""
+"""Notebooks show the same through LooseLeaf as on an ordinary kernel with a (virtual) GPU of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import nbformat
 import nbformat.v4 as nbf
 import pytest
 from golden_compare import compare
+from golden_report import Result
+from golden_run import NotebookRun
+from percent import read_percent
 from tricky_cells import BASICS, LIBRARIES, Cell
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.ipynb"))
-GPU_CELLS = {"digits_cnn": 4, "exploratory": 3, "finetune_frozen": 4, "inference_pipeline": 3}
+HERE = Path(__file__).parent
+EXAMPLES = sorted((HERE.parents[1] / "examples").glob("*.ipynb"))
+NOTEBOOKS = sorted((HERE / "notebooks").glob("*.py"))
+# How many of the cells are to be labelled gpu.
+EXAMPLES_GPU_CELLS = {"digits_cnn": 4, "exploratory": 3, "finetune_frozen": 4, "inference_pipeline": 3}
+
+RunBoth = Callable[..., dict[str, NotebookRun]]
+Take = Callable[[Result], None]
 
 pytestmark = [pytest.mark.slow, pytest.mark.cluster, pytest.mark.timeout(400)]
 
 
+def check(group: str, name: str, sides: dict[str, NotebookRun], report: Take) -> None:
+    """Every side went through, and LooseLeaf told the same as each other side."""
+    assert {side: run.failure for side, run in sides.items() if run.failure} == {}
+    problems = []
+    for side in sorted(set(sides) - {"here"}):
+        result = Result(group, name, side, compare(sides[side], sides["here"]))
+        report(result)
+        problems += result.problems()
+    assert not problems, "\n" + "\n".join(problems)
+
+
+def labels(run: NotebookRun) -> dict[str, str]:
+    """The label of each cell by its name, for messages."""
+    return {cell.name: cell.label for cell in run.cells}
+
+
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_golden_example_shows_what_an_ordinary_kernel_shows(
-    path: Path, run_reference: Callable[..., Any], run_here: Callable[..., Any]
-) -> None:
-    reference = run_reference(path)
-    found, result = run_here(path)
-    assert result.failure == ""
-    differences = compare(reference, found)
-    assert not differences, "\n".join(map(str, differences))
-    labels = [record.label for record in result.records]
-    assert labels.count("gpu") == GPU_CELLS[path.stem], list(zip([r.id for r in result.records], labels, strict=True))
+def test_golden_example_shows_what_an_ordinary_kernel_shows(path: Path, run_both: RunBoth, report: Take) -> None:
+    files = [file for file in path.parent.iterdir() if file.suffix != ".ipynb" and not file.name.startswith("__")]
+    sides = run_both(nbformat.read(str(path), as_version=4), plain=False, files=files)
+    check("examples", path.stem, sides, report)
+    found = labels(sides["here"])
+    assert list(found.values()).count("gpu") == EXAMPLES_GPU_CELLS[path.stem], found
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_golden_notebook_shows_what_an_ordinary_kernel_shows(path: Path, run_both: RunBoth, report: Take) -> None:
+    source = read_percent(path)
+    sides = run_both(source.notebook, plain=source.gpu_cells == 0)
+    check("own notebooks", path.stem, sides, report)
+    may_fail = {cell.id for cell in source.notebook.cells if "raises-exception" in cell.metadata.get("tags", [])}
+    failed = {cell.name for cell in sides["reference"].cells if cell.reply["status"] != "ok"}
+    assert failed == may_fail, "cells that fail on an ordinary kernel, and cells marked `raises`"
+    found = labels(sides["here"])
+    assert list(found.values()).count("gpu") == source.gpu_cells, found
 
 
 @pytest.mark.parametrize("cells", [BASICS, LIBRARIES], ids=["basics", "libraries"])
 def test_golden_tricky_cells_show_what_an_ordinary_kernel_shows(
-    cells: list[Cell], run_reference: Callable[..., Any], run_here: Callable[..., Any]
+    cells: list[Cell], request: pytest.FixtureRequest, run_both: RunBoth, report: Take
 ) -> None:
-    def notebook() -> Any:
-        made = [nbf.new_code_cell(source, id=f"t{number:02}") for number, (_, source) in enumerate(cells)]
-        for cell, (device, _) in zip(made, cells, strict=True):
-            cell.metadata.update(tags=["raises-exception"], looseleaf={"device": device})
-        return nbf.new_notebook(cells=made)
-
-    reference = run_reference(notebook())
-    found, result = run_here(notebook())
-    assert result.failure == ""
-    differences = compare(reference, found)
-    assert not differences, "\n".join(map(str, differences))
+    made = [nbf.new_code_cell(source, id=f"t{number:02}") for number, (_, source) in enumerate(cells)]
+    for cell, (device, _) in zip(made, cells, strict=True):
+        cell.metadata.update(looseleaf={"device": device})
+    sides = run_both(nbf.new_notebook(cells=made), plain=False)
+    check("tricky cells", request.node.callspec.id, sides, report)

@@ -1,64 +1,125 @@
-"""The comparer itself: it sees what a person would see, and nothing else."""
+"""The comparer itself: it sees what a front end is told, and nothing else."""
 
 from __future__ import annotations
 
+import base64
+import io
+from pathlib import Path
 from typing import Any
 
-import nbformat.v4 as nbf
+import pytest
 from golden_compare import compare
-
-PNG = (
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
-)  # fmt: skip
+from golden_run import CellRun, NotebookRun
+from PIL import Image
 
 
-def notebook(*outputs: Any, number: int = 1) -> Any:
-    return nbf.new_notebook(cells=[nbf.new_code_cell("x", id="c1", execution_count=number, outputs=list(outputs))])
+def notebook(*cells: CellRun, folder: str = "/w/one") -> NotebookRun:
+    return NotebookRun(list(cells), Path(folder))
 
 
-def stream(text: str, name: str = "stdout") -> Any:
-    return nbf.new_output("stream", name=name, text=text)
+def cell(*messages: tuple[str, dict[str, Any]], number: int = 1, status: str = "ok", **reply: Any) -> CellRun:
+    return CellRun("c", "x", number, {"status": status, **reply}, [], list(messages))
 
 
-def error(line: int, pid: int) -> Any:
+def stream(text: str, name: str = "stdout") -> tuple[str, dict[str, Any]]:
+    return "stream", {"name": name, "text": text}
+
+
+def shown(text: str, kind: str = "display_data", display: str = "", **content: Any) -> tuple[str, dict[str, Any]]:
+    transient = {"display_id": display} if display else {}
+    return kind, {"data": {"text/plain": text}, "metadata": {}, "transient": transient, **content}
+
+
+def error(line: int, pid: int) -> tuple[str, dict[str, Any]]:
     place = f"File /tmp/ipykernel_{pid}/12{pid}.py:{line}, in f()"
     lines = [f"\x1b[0;31mValueError\x1b[0m at 0x7f00deadbeef{pid}", place]
-    return nbf.new_output("error", ename="ValueError", evalue="v", traceback=lines)
+    return "error", {"ename": "ValueError", "evalue": "v", "traceback": lines}
 
 
-def whats(one: Any, other: Any) -> list[str]:
-    return [difference.what for difference in compare(one, other)]
+def image(compression: int, color: str, kind: str = "PNG") -> tuple[str, dict[str, Any]]:
+    data = io.BytesIO()
+    Image.new("RGB", (4, 3), color).save(data, kind, compress_level=compression)
+    return "display_data", {"data": {"image/png": base64.b64encode(data.getvalue()).decode()}, "metadata": {}}
 
 
-def test_compare_times_addresses_and_paths_do_not_count() -> None:
-    assert whats(notebook(stream("Wall time: 5 s\n")), notebook(stream("Wall time: 70 ms\n"))) == []
-    assert whats(notebook(error(3, 11)), notebook(error(3, 22))) == []
+def whats(one: CellRun, other: CellRun) -> list[str]:
+    (found,) = compare(notebook(one), notebook(other))
+    return [difference.what for difference in found.differences]
+
+
+def test_compare_counts_rules_that_were_needed_and_only_those() -> None:
+    (found,) = compare(notebook(cell(error(3, 11))), notebook(cell(error(3, 22))))
+    assert (found.differences, sorted(found.rules)) == ((), ["address", "cell file"])
+    (found,) = compare(notebook(cell(error(3, 11))), notebook(cell(error(3, 11))))
+    assert (found.differences, found.rules) == ((), ())
 
 
 def test_compare_split_streams_are_one_text() -> None:
-    assert whats(notebook(stream("a"), stream("b")), notebook(stream("ab"))) == []
+    assert whats(cell(stream("a"), stream("b")), cell(stream("ab"))) == []
 
 
 def test_compare_order_of_outputs_counts_but_that_of_stdout_and_stderr() -> None:
-    shown = nbf.new_output("display_data", data={"text/plain": "d"})
-    one, other = notebook(stream("a"), stream("b", "stderr")), notebook(stream("b", "stderr"), stream("a"))
+    one, other = cell(stream("a"), stream("b", "stderr")), cell(stream("b", "stderr"), stream("a"))
     assert whats(one, other) == []
-    assert whats(notebook(stream("a"), shown), notebook(shown, stream("a"))) == ["kinds of outputs"]
-    assert whats(notebook(stream("a")), notebook(stream("b"))) == ["output 1 (streams), stdout"]
+    assert whats(cell(stream("a"), shown("d")), cell(shown("d"), stream("a")))
+    assert whats(cell(stream("a")), cell(stream("b"))) == ["message 1 (streams), stdout"]
 
 
-def test_compare_line_of_a_traceback_and_number_of_a_cell_count() -> None:
-    assert whats(notebook(error(3, 1)), notebook(error(4, 1))) == ["output 1 (error), traceback"]
-    assert whats(notebook(), notebook(number=2)) == ["number"]
+@pytest.mark.parametrize(
+    ("one", "other", "what"),
+    [
+        (cell(error(3, 1)), cell(error(4, 1)), "message 1 (error), traceback"),
+        (cell(), cell(number=2), "number of the run"),
+        (cell(), cell(status="error"), "reply, status"),
+        (cell(payload=[]), cell(payload=[{"source": "page", "data": {}}]), "reply, payload"),
+        (cell(ename="A", status="error"), cell(ename="B", status="error"), "reply, ename"),
+        (cell(shown("a")), cell(shown("a", "update_display_data")), "message 1 (display_data)"),
+        (cell(shown("a")), cell(shown("b")), "message 1 (display_data), data, text/plain"),
+        (cell(shown("a", metadata={"k": 1})), cell(shown("a")), "message 1 (display_data), metadata, k"),
+        (cell(shown("a", display="p")), cell(shown("a")), "message 1 (display_data), display"),
+        (
+            cell(shown("a", "execute_result", execution_count=1)),
+            cell(shown("a", "execute_result", execution_count=2)),
+            "message 1 (execute_result), execution_count",
+        ),
+        (
+            cell(("clear_output", {"wait": True})), cell(("clear_output", {"wait": False})),
+            "message 1 (clear_output), wait",
+        ),
+        (cell(shown("a"), ("clear_output", {"wait": False})), cell(shown("a")), "message 2 (clear_output)"),
+        (cell(image(1, "red")), cell(image(1, "blue")), "message 1 (display_data), data, image/png"),
+    ],
+)  # fmt: skip
+def test_compare_sees_what_a_front_end_is_told(one: CellRun, other: CellRun, what: str) -> None:
+    assert whats(one, one) == []
+    assert any(found.startswith(what) for found in whats(one, other)), whats(one, other)
+    assert any(found.startswith(what) for found in whats(other, one)) or "payload" in what
 
 
-def test_compare_images_by_size_and_texts_by_letter() -> None:
-    def shown(text: str) -> Any:
-        return nbf.new_output("display_data", data={"text/plain": text, "image/png": PNG})
+def test_compare_images_by_what_they_show() -> None:
+    assert image(0, "red") != image(9, "red")
+    assert whats(cell(image(0, "red")), cell(image(9, "red"))) == []
 
-    assert whats(notebook(shown("<Figure>")), notebook(shown("<Figure>"))) == []
-    other = whats(notebook(shown("<Figure>")), notebook(shown("<Other>")))
-    assert other == ["output 1 (display_data), data text/plain"]
-    missing = nbf.new_output("display_data", data={"text/plain": "<Figure>"})
-    assert whats(notebook(shown("<Figure>")), notebook(missing)) == ["output 1 (display_data), data image/png"]
-    assert whats(notebook(shown("<Figure>")), notebook()) == ["kinds of outputs"]
+
+def test_compare_displays_by_which_one_is_updated_not_by_id() -> None:
+    def both(first: str, second: str, updated: str) -> CellRun:
+        update = shown("c", "update_display_data", updated)
+        return cell(shown("a", display=first), shown("b", display=second), update)
+
+    assert whats(both("p", "q", "p"), both("r", "s", "r")) == []
+    assert whats(both("p", "q", "p"), both("r", "s", "s")) == ["message 3 (update_display_data), display"]
+
+
+def test_compare_final_outputs_of_an_earlier_cell_count() -> None:
+    def with_output(text: str) -> CellRun:
+        made = cell(shown("a", display="p"))
+        made.outputs = [{"output_type": "display_data", "data": {"text/plain": text}, "metadata": {}}]
+        return made
+
+    assert whats(with_output("new"), with_output("old")) == ["output 1 (display_data), data, text/plain"]
+
+
+def test_compare_folder_of_the_run_does_not_count() -> None:
+    one, other = notebook(cell(stream("in /w/one/x"))), notebook(cell(stream("in /w/two/x")), folder="/w/two")
+    assert compare(one, other)[0].differences == ()
+    assert compare(one, notebook(cell(stream("in /w/two/x"))))[0].differences

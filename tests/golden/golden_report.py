@@ -1,0 +1,127 @@
+"""What the golden comparison found: the counts at its end, and the same as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from golden_compare import CellComparison
+
+SIDES = {"reference": "stock kernel with the virtual GPU", "plain": "plain stock kernel"}
+
+
+@dataclass(frozen=True)
+class Known:
+    """A difference that is as it must be, and where the person is told of it (file#anchor)."""
+
+    reason: str
+    told_in: str
+
+
+# (notebook, cell): differences that stay. One that is no longer there fails its notebook.
+KNOWN: dict[tuple[str, str], Known] = {}
+
+
+@dataclass
+class Result:
+    """One comparison of a notebook: LooseLeaf against `side`. `group`: where the notebook comes from."""
+
+    group: str
+    notebook: str
+    side: str
+    cells: list[CellComparison]
+    # Why the notebook is compared only up to some cell, else empty.
+    limited: str = ""
+
+    def problems(self) -> list[str]:
+        """What makes the notebook's test fail, in words."""
+        found = []
+        for cell in self.cells:
+            known = KNOWN.get((self.notebook, cell.name))
+            if cell.differences and known is None:
+                lines = "\n  ".join(map(str, cell.differences[:4]))
+                found.append(f"{self.notebook}, cell {cell.name}, against the {SIDES[self.side]}:\n  {lines}")
+            if known is not None and not cell.differences:
+                found.append(f"{self.notebook}, cell {cell.name}: no longer differs; take it out of KNOWN")
+        return found
+
+
+@dataclass
+class Report:
+    """All comparisons of one run of the tests. `corpus`: survey verdict to the number of corpus notebooks."""
+
+    results: list[Result] = field(default_factory=list)
+    corpus: Counter[str] = field(default_factory=Counter)
+
+    def add(self, result: Result) -> None:
+        """One more comparison."""
+        self.results.append(result)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        lines = []
+        for group in dict.fromkeys(result.group for result in self.results):
+            lines += self._group_lines(group)
+        cells = [cell for result in self.results for cell in result.cells]
+        lines.append(f"all: {_counts(cells)}")
+        rules = Counter(name for cell in cells if not cell.differences for name in cell.rules)
+        lines += [f"  equal after rule {name!r}: {count} cells" for name, count in rules.most_common()]
+        for result in self.results:
+            lines += self._differing(result)
+        return lines
+
+    def _group_lines(self, group: str) -> list[str]:
+        results = [result for result in self.results if result.group == group]
+        lines = []
+        for side in dict.fromkeys(result.side for result in results):
+            chosen = [result for result in results if result.side == side]
+            cells = [cell for result in chosen for cell in result.cells]
+            lines.append(f"{group}, against the {SIDES[side]}: {len(chosen)} notebooks, {_counts(cells)}")
+            lines += [f"  {result.notebook}: {result.limited}" for result in chosen if result.limited]
+        return lines
+
+    @staticmethod
+    def _differing(result: Result) -> Iterable[str]:
+        for cell in result.cells:
+            if cell.differences:
+                known = KNOWN.get((result.notebook, cell.name))
+                why = f"known: {known.reason} ({known.told_in})" if known else f"FAULT: {cell.differences[0].what}"
+                yield f"  differs: {result.notebook}, cell {cell.name}: {why}"
+
+    def write(self, path: Path) -> None:
+        """The same as JSON."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(self._plain(), indent=1) + "\n", encoding="utf-8")
+
+    def _plain(self) -> dict[str, Any]:
+        return {
+            "results": [
+                {
+                    **{key: value for key, value in asdict(result).items() if key != "cells"},
+                    "cells": [
+                        {"name": cell.name, "label": cell.label, "rules": list(cell.rules),
+                         "differences": [difference.what for difference in cell.differences]}
+                        for cell in result.cells
+                    ],
+                }
+                for result in self.results
+            ],
+            "known": [
+                {"notebook": notebook, "cell": cell, **asdict(known)} for (notebook, cell), known in KNOWN.items()
+            ],
+            "corpus": dict(self.corpus),
+        }  # fmt: skip
+
+
+def _counts(cells: list[CellComparison]) -> str:
+    gpu = sum(cell.label == "gpu" for cell in cells)
+    plain = sum(not cell.differences and not cell.rules for cell in cells)
+    masked = sum(not cell.differences and bool(cell.rules) for cell in cells)
+    return (
+        f"{len(cells)} cells compared ({gpu} on a GPU): {plain} equal, {masked} equal after rules, "
+        f"{len(cells) - plain - masked} differing"
+    )

@@ -1,0 +1,167 @@
+"""One notebook on an ordinary kernel and through LooseLeaf, side by side, with all that a front end is told."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_core.utils import ensure_event_loop
+from nbclient import NotebookClient
+from nbclient.exceptions import CellControlSignal, CellTimeoutError, DeadKernelError
+
+from looseleaf.batch.client import BatchClient, OneSpec
+
+CELL_TIMEOUT_S = 120
+# One compute thread on both sides: on a busy machine threads that wait for each other take ten times as long.
+THREADS_ENV = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# The same as our kernel has: hashes of strings, and so the order of sets, must not differ.
+REFERENCE_ENV = {"PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": "", **THREADS_ENV}
+# Before the first cell, on both sides, leaving no names: what is else seeded by chance. torch begins with a fixed seed.
+SEED_LINES = ("__import__('random').seed(0)", "__import__('numpy').random.seed(0)")
+INSTALL_DEVICE = "__import__('looseleaf.devices').devices.install('reference', 'emulated', 1)"
+# Messages that say what is shown; `status` and `execute_input` frame a run.
+SHOWING = frozenset({"stream", "display_data", "update_display_data", "execute_result", "error", "clear_output"})
+
+
+@dataclass
+class CellRun:
+    """What one execution of a cell told. `outputs` as they stand when the notebook has ended."""
+
+    name: str
+    source: str
+    execution_count: int | None = None
+    reply: dict[str, Any] = field(default_factory=dict)
+    outputs: list[Any] = field(default_factory=list)
+    messages: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    label: str = ""
+
+
+@dataclass
+class NotebookRun:
+    """One executed notebook. `failure`: why it stopped before its last cell, else empty. `folder`: where it ran."""
+
+    cells: list[CellRun]
+    folder: Path
+    failure: str = ""
+
+
+class _Recording(NotebookClient):
+    """A client that goes on after errors and notes the messages of every cell, as they came, in `runs`."""
+
+    def begin(self) -> None:
+        self.runs = {
+            index: CellRun(cell.metadata.pop("golden_name", cell.get("id", str(index))), cell.source)
+            for index, cell in enumerate(self.nb.cells)
+            if cell.cell_type == "code" and cell.source.strip()
+        }
+
+    def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
+        run = self.runs[cell_index]
+        if msg["msg_type"] == "execute_input":
+            run.execution_count = msg["content"]["execution_count"]
+        elif msg["msg_type"] in SHOWING:
+            run.messages.append((msg["msg_type"], copy.deepcopy(msg["content"])))
+        return super().process_message(msg, cell, cell_index)
+
+    def note_reply(self, cell: Any, cell_index: int, execute_reply: Any) -> None:
+        self.runs[cell_index].reply = dict(execute_reply["content"])
+
+
+class _Reference(_Recording):
+    """On stock ipykernel; with `device`, torch has one virtual GPU there."""
+
+    def __init__(self, nb: Any, folder: Path, sockets: Path, device: bool) -> None:
+        lines = [*([INSTALL_DEVICE] if device else []), *SEED_LINES]
+        argv = [
+            sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}",
+            "--HistoryManager.hist_file=:memory:", *(f"--IPKernelApp.exec_lines={line}" for line in lines),
+        ]  # fmt: skip
+        spec = {"argv": argv, "display_name": "reference", "language": "python", "env": REFERENCE_ENV}
+        manager = AsyncKernelManager(
+            kernel_name="reference", kernel_spec_manager=OneSpec(spec), transport="ipc",
+            connection_file=str(sockets / "reference.json"),
+        )  # fmt: skip
+        super().__init__(
+            nb, km=manager, kernel_name="reference", timeout=CELL_TIMEOUT_S, allow_errors=True,
+            resources={"metadata": {"path": str(folder)}}, on_cell_executed=self.note_reply,
+        )  # fmt: skip
+        self.owns_km = True
+
+
+class _Here(BatchClient, _Recording):
+    """Through LooseLeaf."""
+
+    def __init__(self, nb: Any, folder: Path, endpoint: str) -> None:
+        super().__init__(
+            nb, endpoint=endpoint, env=THREADS_ENV, timeout=CELL_TIMEOUT_S, allow_errors=True,
+            resources={"metadata": {"path": str(folder)}},
+        )  # fmt: skip
+        seeds = [f"--IPKernelApp.exec_lines={line}" for line in SEED_LINES]
+        self.extra_arguments = [*self.extra_arguments, *seeds]
+
+    async def _executed(self, cell: Any, cell_index: int, execute_reply: Any) -> None:
+        self.note_reply(cell, cell_index, execute_reply)
+        await super()._executed(cell, cell_index, execute_reply)
+        self.runs[cell_index].label = self.records[-1].label
+
+
+def run_sides(notebook: Any, endpoint: str, *, plain: bool, files: Iterable[Path] = ()) -> dict[str, NotebookRun]:
+    """The notebook's runs by side, all at once, each in a folder of its own that begins with copies of `files`.
+
+    Sides: `reference` (stock kernel with the virtual device), `here` (LooseLeaf at `endpoint`), and with `plain` also
+    `plain` (stock kernel without it). Cells that ran earlier under another id are sent with that id.
+    """
+    sides = ["reference", "here", *(["plain"] if plain else [])]
+    with tempfile.TemporaryDirectory(prefix="golden-") as top:
+        clients: dict[str, tuple[_Recording, Path]] = {}
+        for side in sides:
+            folder, sockets = Path(top, side, "work"), Path(top, side, "s")
+            folder.mkdir(parents=True)
+            sockets.mkdir()
+            for file in files:
+                (shutil.copytree if file.is_dir() else shutil.copy)(file, folder / file.name)
+            nb = _copy(notebook)
+            client = _Here(nb, folder, endpoint) if side == "here" else _Reference(nb, folder, sockets, side != "plain")
+            client.begin()
+            clients[side] = client, folder
+        loop = ensure_event_loop()
+        loop.run_until_complete(_run_all([client for client, _ in clients.values()]))
+        return {side: _collect(client, folder) for side, (client, folder) in clients.items()}
+
+
+def _copy(notebook: Any) -> Any:
+    """A copy whose cells carry the id that a front end would send: that of the cell that is run again."""
+    nb = copy.deepcopy(notebook)
+    for cell in nb.cells:
+        cell.metadata["golden_name"] = cell.get("id", "")
+        if "golden_cell_id" in cell.metadata:
+            cell["id"] = cell.metadata["golden_cell_id"]
+    return nb
+
+
+async def _run_all(clients: list[_Recording]) -> None:
+    await asyncio.gather(*map(_run_one, clients))
+
+
+async def _run_one(client: _Recording) -> None:
+    client.failure = ""
+    try:
+        await client.async_execute()
+    except DeadKernelError:
+        client.failure = "the kernel died"
+    except (CellTimeoutError, CellControlSignal) as error:
+        client.failure = f"{type(error).__name__}: {error}"
+
+
+def _collect(client: _Recording, folder: Path) -> NotebookRun:
+    for index, run in client.runs.items():
+        run.outputs = list(client.nb.cells[index].outputs)
+    return NotebookRun(list(client.runs.values()), folder, client.failure)
