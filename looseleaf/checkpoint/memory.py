@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -247,7 +247,4 @@ def device_of(storage: Any) -> str:
 
 def raw_access() -> AbstractContextManager[Any]:
     """Inside it tensors show the memory that they really have, whatever devices are imitated."""
-    backend = active_backend()
-    if backend is None:
-        return nullcontext()
-    return backend.raw()
+    return devices.raw()

@@ -91,8 +91,8 @@ def resident_bytes() -> dict[str, int]:
 
 
 def raw() -> AbstractContextManager[None]:
-    """See DeviceBackend.raw."""
-    return backend().raw()
+    """See DeviceBackend.raw; also for the rest of a block in which torch is imported."""
+    return NoneBackend().raw() if _installed is None else _installed.raw()
 
 
 def device_state() -> DeviceState:

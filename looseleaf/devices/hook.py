@@ -40,17 +40,18 @@ class PostImportHook(importlib.abc.MetaPathFinder):
     ) -> ModuleSpec | None:
         if fullname != self._name:
             return None
-        spec = self._spec_of_others(fullname, path, target)
+        spec = self._spec_of_those_behind(fullname, path, target)
         if spec is not None and spec.loader is not None:
             spec.loader = _CallingLoader(spec.loader, self)
         return spec
 
-    def _spec_of_others(
+    def _spec_of_those_behind(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> ModuleSpec | None:
-        for finder in list(sys.meta_path):
-            if finder is self:
-                continue
+        # Only those behind: another watcher of the same module asks us, and would be asked by us again without end.
+        finders = list(sys.meta_path)
+        start = finders.index(self) + 1 if self in finders else 0
+        for finder in finders[start:]:
             find = getattr(finder, "find_spec", None)
             spec = find(fullname, path, target) if find is not None else None
             if spec is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from looseleaf.devices.backend import KINDS, ROLES, DeviceBackend, DeviceState, NoneBackend
@@ -33,6 +35,8 @@ class Installation:
         self.gpus = VirtualGpus(gpus, memory_bytes, delays)
         self._backend: Any = None
         self._pending: DeviceState | None = None
+        # Those who asked for raw access before torch was there, with their threads.
+        self._raw_later: list[tuple[int, contextlib.ExitStack]] = []
         self._hook = PostImportHook("torch", self._torch_imported)
         self._refusals = RefusingFinder()
 
@@ -70,6 +74,9 @@ class Installation:
             self._backend = module.CudaBackend()
         if self._pending is not None:
             self._backend.apply_device_state(self._pending)
+        for thread, inside in self._raw_later:
+            if thread == threading.get_ident():
+                inside.enter_context(self._backend.raw())
 
     def _warm(self) -> None:
         """Import what a worker forked from here will install; patches nothing."""
@@ -79,6 +86,21 @@ class Installation:
     def backend(self) -> DeviceBackend:
         """The backend; NoneBackend while torch is not imported, when no storage can exist."""
         return NoneBackend() if self._backend is None else self._backend
+
+    @contextlib.contextmanager
+    def raw(self) -> Iterator[None]:
+        """See DeviceBackend.raw; also for the rest of a block in which torch is imported."""
+        with contextlib.ExitStack() as inside:
+            if self._backend is not None:
+                inside.enter_context(self._backend.raw())
+                yield
+                return
+            entry = threading.get_ident(), inside
+            self._raw_later.append(entry)
+            try:
+                yield
+            finally:
+                self._raw_later.remove(entry)
 
     def ensure_thread(self) -> None:
         """See the package."""

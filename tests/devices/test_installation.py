@@ -260,3 +260,37 @@ def test_hook_calls_back_once_after_the_module_is_complete(tmp_path, monkeypatch
     hook.PostImportHook("late_module", lambda: seen.append(False)).start()
     assert seen == [True, False]
     del sys.modules["late_module"]
+
+
+def test_hooks_for_one_module_all_call_back_in_the_order_of_their_start(tmp_path, monkeypatch) -> None:
+    (tmp_path / "watched_module.py").write_text("done = True")
+    monkeypatch.syspath_prepend(tmp_path)
+    seen: list[int] = []
+    watching = [hook.PostImportHook("watched_module", lambda n=n: seen.append(n)) for n in range(3)]
+    for each in watching:
+        each.start()
+    import watched_module
+
+    assert seen == [0, 1, 2]
+    assert type(watched_module.__loader__) is type(watched_module.__spec__.loader) is type(hook.__loader__)
+    assert not any(each in sys.meta_path for each in watching)
+    del sys.modules["watched_module"]
+
+
+@pytest.mark.parametrize("role", ["worker", "kernel"])
+def test_raw_access_holds_also_where_torch_is_imported_inside_it(role: str) -> None:
+    code = (
+        "import looseleaf.devices as d\n"
+        f"d.install({role!r}, 'emulated', 1)\n"
+        "with d.raw(), d.raw():\n"
+        "    import torch\n"
+        "    s = torch.UntypedStorage(8)\n"
+        "    d.backend().to_device(s, 'cuda:0')\n"
+        "    t = torch.empty(0).set_(s, 0, (2,), (1,))\n"
+        "    assert t.device.type == s.device.type == 'cpu' and torch._C._is_torch_function_all_disabled()\n"
+        "assert t.device.type == s.device.type == 'cuda' and t.cpu().numel() == 2\n"
+        "assert not torch._C._is_torch_function_all_disabled()\n"
+        "with d.raw():\n"
+        "    assert t.device.type == 'cpu'\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
