@@ -64,6 +64,7 @@ def _read_torch(_: Mapping[str, Any]) -> _Values:
         "cudnn": {name: getattr(torch.backends.cudnn, name) for name in _CUDNN},
         "anomaly": torch.is_anomaly_enabled(),
         "random": bytes(torch.default_generator.get_state().numpy()),
+        "next_hook_id": torch.utils.hooks.RemovableHandle.next_id,
     }  # fmt: skip
 
 
@@ -87,6 +88,9 @@ def _apply_torch(values: Mapping[str, Any]) -> None:
         setattr(torch.backends.cudnn, name, value)
     torch.autograd.set_detect_anomaly(values["anomaly"])
     torch.default_generator.set_state(torch.frombuffer(bytearray(values["random"]), dtype=torch.uint8))
+    # A new hook must not get the number, and so the place, of one that came with a module or tensor.
+    handle = torch.utils.hooks.RemovableHandle
+    handle.next_id = max(handle.next_id, values["next_hook_id"])
 
 
 def _read_devices(last: Mapping[str, Any]) -> _Values:

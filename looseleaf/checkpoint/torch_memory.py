@@ -42,7 +42,7 @@ def note_tensor(value: torch.Tensor, memory: MemoryMap) -> list[Any]:
     memory.note_storage(value.untyped_storage(), value)
     if value.is_leaf or value.retains_grad:
         children.append(value.grad)
-    children.append(value._backward_hooks)
+    children += [value._backward_hooks, value._post_accumulate_grad_hooks]
     return [child for child in children if child is not None]
 
 
@@ -91,10 +91,11 @@ def reduce_tensor(value: torch.Tensor, memory: MemoryMap, name_of: Callable[[Any
     arguments = (source, place, storage.nbytes(), type(value), value.dtype, geometry, flags)
     grad = value.grad if value.is_leaf or value.retains_grad else None
     attributes = getattr(value, "__dict__", None) or None
-    hooks = value._backward_hooks or None
-    if grad is None and attributes is None and hooks is None:
+    # Also when they are empty: a handle that removes a hook knows its dict.
+    hooks, late_hooks = value._backward_hooks, value._post_accumulate_grad_hooks
+    if all(one is None for one in (grad, attributes, hooks, late_hooks)):
         return tensor, arguments
-    return tensor, arguments, (grad, hooks, attributes), None, None, set_tensor
+    return tensor, arguments, (grad, hooks, attributes, late_hooks), None, None, set_tensor
 
 
 def _place(storage: Any, memory: MemoryMap) -> tuple[Any, int]:
@@ -157,17 +158,19 @@ def _as_kind(made: torch.Tensor, kind: type, requires_grad: bool) -> torch.Tenso
     return found
 
 
-def set_tensor(made: torch.Tensor, state: tuple[Any, Any, dict[str, Any] | None]) -> None:
-    """Gradient, hooks and Python attributes."""
-    grad, hooks, attributes = state
+def set_tensor(made: torch.Tensor, state: tuple[Any, Any, dict[str, Any] | None, Any]) -> None:
+    """Gradient, hooks of the gradient, Python attributes, hooks that run when the gradient is there."""
+    grad, hooks, attributes, late_hooks = state
     if attributes:
         made.__dict__.update(attributes)
     if grad is not None:
         if not made.is_leaf:
             made.retain_grad()
         made.grad = grad
-    if hooks:
+    if hooks is not None:
         made._backward_hooks = hooks
+    if late_hooks is not None:
+        made._post_accumulate_grad_hooks = late_hooks
 
 
 class _GraphLeftBehind(torch.autograd.Function):

@@ -7,8 +7,11 @@ Imported only after torch.
 
 from __future__ import annotations
 
+import functools
 import importlib
+import sys
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +29,8 @@ Tensor = torch.Tensor
 _CONTEXT_DEVICES = "_looseleaf_devices"
 
 _depth = threading.local()
+# The mode of this process's virtual devices, for callbacks that came here with the state of the session.
+mode_here: VirtualDeviceMode | None = None
 
 
 def in_backward() -> bool:
@@ -57,16 +62,7 @@ def handlers(mode: VirtualDeviceMode) -> dict[Any, Handler]:
 
     def register_hook(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         tensor, hook = args[0], kwargs.get("hook", args[1] if len(args) > 1 else None)
-        index = index_of(tensor)
-        if index is None or not callable(hook):
-            return func(*args, **kwargs)
-
-        def with_device(gradient: Any) -> Any:
-            if isinstance(gradient, Tensor) and index_of(gradient) is None:
-                tag_tensor(mode.gpus, gradient, index)
-            return hook(gradient)
-
-        return func(tensor, with_device)
+        return func(tensor, placing_hook(tensor, hook))
 
     return {
         torch.Tensor.grad.__get__: get_grad,
@@ -75,6 +71,24 @@ def handlers(mode: VirtualDeviceMode) -> dict[Any, Handler]:
         _autograd.grad: grad,
         torch.Tensor.register_hook: register_hook,
     }
+
+
+def placing_hook(tensor: Any, hook: Any) -> Any:
+    """`hook`, so that it gets the gradients of `tensor` where the tensor is."""
+    if not callable(hook):
+        return hook
+    return functools.partial(run_hook, hook, weakref.ref(tensor), index_of(tensor))
+
+
+def run_hook(hook: Callable[[Any], Any], of: weakref.ref[Any], index: int | None, gradient: Any) -> Any:
+    """`hook` of the tensor `of`, which was on device `index`, with the gradient where the tensor is by now.
+
+    It is saved as part of the tensor, and may come to run where there are no virtual devices.
+    """
+    tensor = of()
+    if mode_here is not None and isinstance(gradient, Tensor):
+        gradient = _placed(mode_here, gradient, index if tensor is None else index_of(tensor))
+    return hook(gradient)
 
 
 def _edge_index(edge: Any) -> int | None:
@@ -110,6 +124,7 @@ def patch(mode: VirtualDeviceMode, patches: PatchSet) -> None:
         finally:
             _depth.count -= 1
 
+    patches.set(sys.modules[__name__], "mode_here", mode)
     patches.set(_graph, "_engine_run_backward", run_backward)
     patches.set(_autograd, "_engine_run_backward", run_backward)
     _patch_functions(mode, patches)

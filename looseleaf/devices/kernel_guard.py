@@ -164,6 +164,7 @@ class KernelBackend(TaggedBackend):
         original_to, original_type = torch.Tensor.to, torch.Tensor.type
         original_parse = torch._C._nn._parse_to
         original_storage_to = torch.UntypedStorage.to
+        original_register_hook = torch.Tensor.register_hook
 
         def to(self: Any, *args: Any, **kwargs: Any) -> Any:
             first = args[0] if args else kwargs.get("device")
@@ -191,6 +192,10 @@ class KernelBackend(TaggedBackend):
                 refuse("Storage.to")
             return original_storage_to(self, device=device, non_blocking=non_blocking)
 
+        def register_hook(self: Any, hook: Any) -> Any:
+            # The tensor may be moved to a device before the first gradient comes.
+            return original_register_hook(self, autograd.placing_hook(self, hook))
+
         def pin_memory(self: Any, device: Any = None) -> Any:
             # A loader that pins its batches is no use of a device; only a later copy is.
             return self
@@ -199,6 +204,8 @@ class KernelBackend(TaggedBackend):
             # C++ names the function to a mode by looking it up on the class, where it finds ours.
             self.mode.handlers[function] = self.mode.handlers[getattr(torch.Tensor, name)]
             patches.set(torch.Tensor, name, function)
+        if self.kind == "emulated":
+            patches.set(torch.Tensor, "register_hook", register_hook)
         patches.set(torch._C._nn, "_parse_to", parse_to)
         patches.set(torch.UntypedStorage, "to", storage_to)
         patches.set(torch, "Generator", _guarded_generator())

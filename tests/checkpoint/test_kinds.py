@@ -34,6 +34,21 @@ st = w.untyped_storage(); ts = torch.ones(4).storage()
         "type(w) is torch.nn.Parameter and w.tag['a'] is w and w.requires_grad and p.data_ptr() == w.data_ptr() and not frozen.requires_grad and sub.double_sum == 6 "
         "and type(sub) is T and sub.note == 'n' and inf.is_inference() and st.data_ptr() == w.data_ptr() and list(ts) == [1.] * 4",
     ),
+    "hooks": (
+        """
+import torch
+log = []
+w = torch.ones(2, requires_grad=True); net = torch.nn.Linear(2, 1, bias=False); net.weight.data.fill_(1)
+w.register_hook(lambda g: log.append("hook") or g * 3); removed = w.register_hook(lambda g: log.append("removed"))
+w.register_post_accumulate_grad_hook(lambda p: log.append(("after", p.grad.tolist())))
+net.register_forward_pre_hook(lambda m, i, k: log.append("before"), with_kwargs=True); net.register_forward_hook(lambda m, i, o: log.append("forward"))
+net.register_full_backward_hook(lambda m, i, o: log.append("backward")); net.register_state_dict_post_hook(lambda m, d, p, x: log.append("state"))
+early = torch.ones(1, requires_grad=True); handle = early.register_hook(lambda g: g); handle.remove(); handle = early.register_hook(lambda g: g * 5)
+""",
+        "(removed.remove(), w.register_hook(lambda g: log.append('new')), net.register_forward_hook(lambda m, i, o: log.append('new forward')), net(w).backward(), net.state_dict(), "
+        "log == ['before', 'forward', 'new forward', 'backward', 'hook', 'new', ('after', [3., 3.]), 'state'] or print(log))[-1] and (early.sum().backward(), early.grad.item() == 5)[1] "
+        "and (handle.remove(), early.sum().backward(), early.grad.item() == 6)[2]",
+    ),
     "tensors of other layouts": (
         """
 import torch

@@ -105,6 +105,26 @@ result = check("[str(net.weight.device), str(x.device), str(host.device), float(
     assert result == ["cuda:0", "cuda:0", "cpu", 5.0, "cuda:0", "cuda", True]
 
 
+@pytest.mark.parametrize("role", ["worker", "kernel"])
+def test_hooks_on_tensors_that_move_to_a_virtual_gpu_are_saved(process, role):
+    process(f"""
+from looseleaf import devices
+devices.install({role!r}, "emulated", 1)
+cell("import torch; seen = []; w = torch.nn.Parameter(torch.ones(3)); w.register_hook(lambda g: seen.append(g.device.type))")
+assert not save().unsaved
+""")
+    for _ in range(2):
+        process("""
+from looseleaf import devices
+devices.install("worker", "emulated", 1)
+devices.attach([0])
+restore_all()
+cell("w.data = w.data.cuda(); w.register_hook(lambda g: seen.append(g.device.index)); w.sum().backward()")
+assert not save().unsaved
+""")
+    assert process("restore('seen'); result = check('seen')") == ["cuda", 0, "cuda", 0, 0]
+
+
 def test_virtual_gpu_streams_views_and_small_memory_join_over_partial_restores(process):
     process("""
 from looseleaf import devices

@@ -219,6 +219,18 @@ def test_gradients_follow_the_device_of_what_they_belong_to() -> None:
         leaf.grad = torch.ones(3)
 
 
+def test_hooks_see_gradients_where_their_tensor_has_moved() -> None:
+    seen = []
+    model = nn.Linear(2, 1, bias=False)
+    model.weight.register_hook(lambda grad: seen.append(grad.device.type))
+    for device in ("cuda", "cpu", "cuda"):
+        model.to(device)
+        model.weight.register_hook(lambda grad: seen.append(grad.device.type))
+        model.zero_grad()
+        model(torch.ones(3, 2, device=device)).sum().backward()
+    assert seen == ["cuda"] * 2 + ["cpu"] * 3 + ["cuda"] * 4
+
+
 def test_custom_function_sees_gradients_on_the_device() -> None:
     seen = []
 
