@@ -147,6 +147,10 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
             from looseleaf.checkpoint.torch_memory import reduce_storage
 
             return reduce_storage(value, self.scope.memory)
+        if torch is not None and issubclass(kind, torch.nn.Module):
+            from looseleaf.checkpoint.torch_modules import reduce_module
+
+            return reduce_module(value, kind)
         return None
 
     def _tensor(self, value: Any) -> Any:

@@ -49,6 +49,24 @@ early = torch.ones(1, requires_grad=True); handle = early.register_hook(lambda g
         "log == ['before', 'forward', 'new forward', 'backward', 'hook', 'new', ('after', [3., 3.]), 'state'] or print(log))[-1] and (early.sum().backward(), early.grad.item() == 5)[1] "
         "and (handle.remove(), early.sum().backward(), early.grad.item() == 6)[2]",
     ),
+    "parametrized modules": (
+        """
+import copy, torch
+from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
+class Sym(torch.nn.Module):
+    def forward(self, x): return x.triu() + x.triu(1).mT
+class Own(torch.nn.Module):
+    def __init__(self): super().__init__(); self.w = torch.nn.Parameter(torch.rand(3, 3)); parametrize.register_parametrization(self, "w", Sym())
+    def forward(self, x): return x @ self.w
+own = Own(); lin = torch.nn.Linear(3, 3); parametrize.register_parametrization(lin, "weight", Sym()); twin = torch.nn.Linear(3, 3); parametrize.register_parametrization(twin, "weight", Sym())
+wn = parametrizations.weight_norm(torch.nn.Linear(3, 2)); sn = parametrizations.spectral_norm(torch.nn.Linear(3, 3)); orth = parametrizations.orthogonal(torch.nn.Linear(3, 3))
+old_wn = weight_norm(torch.nn.Linear(3, 2)); old_sn = spectral_norm(torch.nn.Linear(3, 3)); pr = prune.l1_unstructured(torch.nn.Linear(4, 4), "weight", amount=.5)
+x = torch.rand(2, 3); nets = [own, lin, twin, wn, orth, old_wn]; want = [n(x).detach() for n in nets]; opt = torch.optim.SGD(lin.parameters(), lr=.1)
+""",
+        "all(torch.equal(n(x), w) for n, w in zip(nets, want)) and isinstance(own, Own) and type(own) is not Own and type(lin).__name__ == 'ParametrizedLinear' and type(lin) is not type(twin) and isinstance(lin, torch.nn.Linear) "
+        "and (opt.zero_grad(), lin(x).sum().backward(), opt.step(), torch.equal(lin.weight, lin.weight.T) and not torch.equal(lin(x), want[1]))[-1] and type(copy.deepcopy(lin)) is type(lin) and sn(x).shape == old_sn(x).shape == (2, 3) "
+        "and (pr(torch.rand(1, 4)), (pr.weight == 0).sum() == 8)[1] and (parametrize.remove_parametrizations(lin, 'weight'), type(lin) is torch.nn.Linear)[1] and (lambda cached: cached.__enter__() or (own.w is own.w, cached.__exit__(None, None, None))[0])(parametrize.cached())",
+    ),
     "tensors of other layouts": (
         """
 import torch
