@@ -147,10 +147,10 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
             from looseleaf.checkpoint.torch_memory import reduce_storage
 
             return reduce_storage(value, self.scope.memory)
-        if torch is not None and issubclass(kind, torch.nn.Module):
-            from looseleaf.checkpoint.torch_modules import reduce_module
+        if torch is not None and issubclass(kind, (torch.nn.Module, torch.optim.Optimizer)):
+            from looseleaf.checkpoint.torch_objects import reduce_object
 
-            return reduce_module(value, kind)
+            return reduce_object(value, kind)
         return None
 
     def _tensor(self, value: Any) -> Any:

@@ -67,6 +67,27 @@ x = torch.rand(2, 3); nets = [own, lin, twin, wn, orth, old_wn]; want = [n(x).de
         "and (opt.zero_grad(), lin(x).sum().backward(), opt.step(), torch.equal(lin.weight, lin.weight.T) and not torch.equal(lin(x), want[1]))[-1] and type(copy.deepcopy(lin)) is type(lin) and sn(x).shape == old_sn(x).shape == (2, 3) "
         "and (pr(torch.rand(1, 4)), (pr.weight == 0).sum() == 8)[1] and (parametrize.remove_parametrizations(lin, 'weight'), type(lin) is torch.nn.Linear)[1] and (lambda cached: cached.__enter__() or (own.w is own.w, cached.__exit__(None, None, None))[0])(parametrize.cached())",
     ),
+    "optimizers": (
+        """
+import torch
+class Ahead(torch.optim.Optimizer):
+    def __init__(self, inner, k): super().__init__(inner.param_groups, {"k": k}); self.inner = inner; self.count = 0; self.slow = [[p.detach().clone() for p in g["params"]] for g in self.param_groups]
+    def step(self, closure=None):
+        self.inner.step(); self.count += 1
+w = torch.nn.Parameter(torch.ones(3)); v = torch.nn.Parameter(torch.ones(2)); steps = []
+def loss(): (w.square().sum() + v.sum()).backward(); return w.sum().detach()
+lb = torch.optim.LBFGS([w, v], max_iter=2); lb.step(loss)
+sgd = torch.optim.SGD([{"params": [w]}, {"params": [v], "lr": .5}], lr=.1, momentum=.9); sgd.note = [1]; note = sgd.note
+sgd.register_step_post_hook(lambda o, a, k: steps.append(len(steps))); sched = torch.optim.lr_scheduler.ExponentialLR(sgd, .5)
+ahead = Ahead(sgd, 3); loss(); ahead.step(); sched.step(); adam = torch.optim.Adam([w], amsgrad=True); adam.step()
+def quiet(f):
+    import warnings
+    with warnings.catch_warnings(): warnings.simplefilter("error"); return f() or True
+""",
+        "(lb.zero_grad(), lb.step(loss))[1] is not None and lb._params[0] is w and sgd.note is note and ahead.inner is sgd and ahead.count == 1 and len(ahead.slow[0]) == 1 and ahead.param_groups[0]['params'][0] is w "
+        "and steps == [0] and (sgd.step(), ahead.step(), steps == [0, 1, 2])[2] and ahead.count == 2 and quiet(sched.step) and abs(sgd.param_groups[1]['lr'] - .125) < 1e-9 and sched.optimizer is sgd "
+        "and 'momentum_buffer' in sgd.state[w] and float(adam.state[w]['step']) == 1. and quiet(adam.step)",
+    ),
     "tensors of other layouts": (
         """
 import torch
