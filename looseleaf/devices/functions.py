@@ -29,15 +29,22 @@ detach view view_as expand expand_as permute transpose t squeeze unsqueeze narro
 split_with_sizes chunk as_strided unfold swapaxes swapdims movedim moveaxis diagonal alias unsafe_chunk unsafe_split
 hsplit vsplit dsplit
 """
-# CUDA accepts host tensors with dimensions beside device tensors here.
+# CUDA takes host tensors beside device tensors here, or these calls have checks of their own elsewhere.
 _MIXED_ALLOWED = """
-copy_ _foreach_copy_ set_ type_as __setitem__ index_put_ index_put tensor_split new_tensor new ctc_loss
+copy_ _foreach_copy_ type_as tensor_split new_tensor new ctc_loss
 broadcast_tensors expand_as view_as reshape_as resize_as_ result_type _pad_packed_sequence
 lstm gru rnn_tanh rnn_relu swap_tensors register_hook __deepcopy__ _has_compatible_shallow_copy_type
 """
-# CUDA refuses host tensors without dimensions here too; elsewhere they count as numbers.
-_NO_HOST_SCALARS = """
-cat concat concatenate stack hstack vstack dstack column_stack row_stack
+# Element by element: one host tensor without dimensions counts as a number here, and needs no closer look.
+_NUMBERS_ALLOWED = """
+add add_ sub sub_ subtract subtract_ mul mul_ multiply multiply_ div div_ divide divide_ true_divide true_divide_
+floor_divide floor_divide_ remainder remainder_ fmod fmod_ pow pow_ float_power float_power_ eq eq_ ne ne_ lt lt_ le le_
+gt gt_ ge ge_ equal_ maximum minimum fmax fmin atan2 atan2_ where lerp lerp_ addcmul addcmul_ addcdiv addcdiv_
+masked_fill masked_fill_ index_fill index_fill_ fill_ clamp clamp_ clip clip_ clamp_min clamp_min_ clamp_max clamp_max_
+logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor rsub copysign hypot logaddexp
+__add__ __radd__ __iadd__ __sub__ __rsub__ __isub__ __mul__ __rmul__ __imul__ __truediv__ __rtruediv__ __itruediv__
+__div__ __rdiv__ __idiv__ __floordiv__ __rfloordiv__ __ifloordiv__ __mod__ __rmod__ __imod__ __pow__ __rpow__ __ipow__
+__eq__ __ne__ __lt__ __le__ __gt__ __ge__ __and__ __rand__ __iand__ __or__ __ror__ __ior__ __xor__ __rxor__ __ixor__
 """
 # Draws from the device's generator.
 _RANDOM = """
@@ -93,7 +100,7 @@ _ALL = (torch.Tensor, torch, _F, _VF, torch._C._nn, torch.special, torch.linalg)
 METADATA: frozenset[Any] = _resolve(_METADATA, _TENSOR_AND_TORCH)
 VIEWS: frozenset[Any] = _resolve(_VIEWS, _TENSOR_AND_TORCH)
 MIXED_ALLOWED: frozenset[Any] = _resolve(_MIXED_ALLOWED, _ALL)
-NO_HOST_SCALARS: frozenset[Any] = _resolve(_NO_HOST_SCALARS, (torch,))
+NUMBERS_ALLOWED: frozenset[Any] = _resolve(_NUMBERS_ALLOWED, _TENSOR_AND_TORCH)
 RANDOM: frozenset[Any] = _resolve(_RANDOM, (*_ALL, _INIT))
 CONVOLUTIONS: frozenset[Any] = _resolve(_CONVOLUTIONS, (torch, _F))
 AUTOCAST_FLOAT32: frozenset[Any] = _resolve(_AUTOCAST_FLOAT32, _ALL)

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Any
 
 from looseleaf.devices import functions, generators, tags
-from looseleaf.devices.requests import ELSEWHERE, HOST, cuda_type_name, default_device, requested
+from looseleaf.devices.requests import ELSEWHERE, HOST, default_device, requested
 from looseleaf.devices.tags import index_of, tag_tensor
 from looseleaf.devices.virtual import VirtualGpus
 
@@ -123,11 +123,10 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
                 if device is not None:
                     return self.construct(func, args, kwargs, device, scan.any)
             return func(*args, **kwargs)
-        if scan.scalar is not None and func in functions.NO_HOST_SCALARS:
-            scan.host = scan.scalar
-        if scan.other is not None or scan.host is not None:
-            self._check_mixed(func, args, scan)
         self.use()
+        mixed = scan.other is not None or scan.host is not None or scan.scalar is not None
+        if mixed and self._must_check(func, scan):
+            return self.run_checked(func, args, kwargs, index)
         result = self.run(func, args, kwargs, index)
         kind = type(result)
         if kind is Tensor:
@@ -230,22 +229,26 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
         mine = {id(storage) for storage in tags.storages_of(result)}
         return any(id(storage) in mine for value in args for storage in _argument_storages(value))
 
-    def _check_mixed(self, func: Any, args: tuple[Any, ...], scan: Scan) -> None:
-        """Raise as CUDA does when one call gets tensors of several devices."""
+    def _must_check(self, func: Any, scan: Scan) -> bool:
+        """Whether CUDA's checks may have something to say about this call with tensors of several devices."""
         if func in functions.MIXED_ALLOWED or self._in_backward():
             # Inside a backward pass C++ hands out gradients that no mode has seen; they count as the device's.
-            return
-        if scan.other is None and scan.host.device.type != "cpu":
-            return
-        second = "cpu" if scan.other is None else f"cuda:{scan.other}"
-        if func in functions.CONVOLUTIONS and len(args) > 1 and scan.other is None:
-            names = [cuda_type_name(tensor.dtype, index_of(tensor)) for tensor in args[:2]]
-            if names[0] != names[1]:
-                raise RuntimeError(f"Input type ({names[0]}) and weight type ({names[1]}) should be the same")
-        raise RuntimeError(
-            "Expected all tensors to be on the same device, but found at least two devices, "
-            f"cuda:{scan.index} and {second}!"
-        )
+            return False
+        if scan.other is not None:
+            return True
+        if scan.host is not None:
+            return bool(scan.host.device.type == "cpu")
+        return func not in functions.NUMBERS_ALLOWED
+
+    def run_checked(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> Any:
+        """Compute with tensors of several devices, operator by operator; raises where CUDA does."""
+        from looseleaf.devices import argument_checks, mismatches
+
+        argument_checks.check_arguments(func, args, kwargs)
+        with mismatches.DeviceCheck(self.adopt) as check:
+            result = self.run(func, args, kwargs, index)
+        check.settle(result, index)
+        return result
 
 
 def _argument_storages(value: Any) -> list[Any]:

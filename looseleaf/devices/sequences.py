@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from looseleaf.devices.mismatches import device_name
 from looseleaf.devices.mode import Handler, VirtualDeviceMode
 from looseleaf.devices.tags import index_of, tag_tensor
 
@@ -35,17 +36,29 @@ def handlers(mode: VirtualDeviceMode) -> dict[Any, Handler]:
         return result
 
     def recurrent(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        own, weights = index_of(args[0]), _weights_index(args[1:])
-        if own != weights:
-            raise RuntimeError(
-                "Input and parameter tensors are not at the same device, "
-                f"found input tensor at {_name(own)} and parameter tensor at {_name(weights)}"
-            )
+        own, weights, hidden = index_of(args[0]), _weights_index(args), _hidden_indices(args)
+        for kind, other in [*(("hidden", one) for one in hidden), ("parameter", weights)]:
+            if own != other:
+                raise RuntimeError(
+                    f"Input and {kind} tensors are not at the same device, "
+                    f"found input tensor at {device_name(own)} and {kind} tensor at {device_name(other)}"
+                )
         return mode.call(func, args, kwargs)
+
+    def pad_all(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The batch is made beside the first sequence, and the others are copied into it."""
+        sequences = args[0] if args else kwargs["sequences"]
+        result = func(*args, **kwargs)
+        index = index_of(sequences[0]) if sequences and isinstance(sequences[0], Tensor) else None
+        if index is not None:
+            mode.use()
+            tag_tensor(mode.gpus, result, index)
+        return result
 
     return {
         _VF._pack_padded_sequence: pack,
         _VF._pad_packed_sequence: pad,
+        torch._C._nn.pad_sequence: pad_all,
         _VF.lstm: recurrent,
         _VF.gru: recurrent,
         _VF.rnn_tanh: recurrent,
@@ -53,13 +66,21 @@ def handlers(mode: VirtualDeviceMode) -> dict[Any, Handler]:
     }
 
 
-def _weights_index(values: Any) -> int | None:
+def _weights_index(args: tuple[Any, ...]) -> int | None:
     """The device of the weights: the last list of tensors among the arguments."""
-    for value in reversed(values):
+    for value in reversed(args[1:]):
         if isinstance(value, (list, tuple)) and value and isinstance(value[0], Tensor):
             return index_of(value[0])
     return None
 
 
-def _name(index: int | None) -> str:
-    return "cpu" if index is None else f"cuda:{index}"
+def _hidden_indices(args: tuple[Any, ...]) -> list[int | None]:
+    """The devices of the hidden states: the argument before the weights, a tensor or a tuple of two.
+
+    A packed input has its batch sizes, a tensor of the host, before them.
+    """
+    for place, value in enumerate(args):
+        if place and isinstance(value, list):
+            states = args[place - 1]
+            return [index_of(one) for one in (states if isinstance(states, (list, tuple)) else (states,))]
+    return []
