@@ -9,6 +9,7 @@ import warnings
 from looseleaf.recipe.facts import SOURCE_CHARS_MAX, CellFacts, Read, source_hash
 from looseleaf.recipe.magics import INSTALLERS
 from looseleaf.recipe.transform import Transformed, python_of, transform
+from looseleaf.recipe.unfold import unfold
 from looseleaf.recipe.visitor import CellVisitor
 
 # Texts whose facts are kept: a few notebooks' worth.
@@ -73,9 +74,11 @@ def _visited(digest: str, moved: Transformed, future_annotations: bool) -> CellF
         visitor = CellVisitor(moved.python, future_annotations=future_annotations)
         for expression in moved.reads:
             visitor.nested(expression, isolated=True)
-        if moved.setup:
-            visitor.nested(python_of(moved.setup), isolated=False)
+        setup = python_of(moved.setup) if moved.setup else ""
+        if setup:
+            visitor.nested(setup, isolated=False)
         visitor.run(tree)
+        unfold(tree, shown=moved.reads, setup=setup)
     visitor.sure.clear()
     if moved.isolated:
         visitor.bindings.clear()

@@ -11,7 +11,7 @@ from typing import Final
 from looseleaf.recipe.cues import HOST_METHODS, Rule, is_device_word, rule_of, shell_cue
 from looseleaf.recipe.dynamic import dotted
 from looseleaf.recipe.follow import Arguments, CodeFollower
-from looseleaf.recipe.magics import ISOLATED_MAGICS, STATEMENT_MAGICS, magic_call, without_options
+from looseleaf.recipe.magics import magic_call
 from looseleaf.recipe.values import UNKNOWN, Value, chooses_gpu, holds_gpu_choice, is_gpu_name, join, known
 
 # A call's name in a reason.
@@ -99,11 +99,6 @@ class CallRules(CodeFollower):
             rule = shell_cue(magic.line)
             if rule is not None:
                 self.cue("a shell line starts GPU work", rule.confidence)
-        elif magic.name in STATEMENT_MAGICS | ISOLATED_MAGICS:
-            try:
-                self.body(ast.parse(without_options(magic.line)).body)
-            except (SyntaxError, ValueError):
-                return UNKNOWN
         return UNKNOWN
 
     def _callee(self, node: ast.Call, callee: Value, given: Arguments) -> Value:

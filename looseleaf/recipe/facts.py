@@ -80,7 +80,7 @@ class CellFacts:
     `calls`: dotted names called at top level. `unpickles`: classes of the session may be looked up by name.
     `shell`: lines and bodies that a shell runs. `files`: (path, text) written by `%%writefile`.
     `installs`: changes the environment. `future_annotations`: later cells' annotations are not evaluated.
-    `tree`: the Python that runs, for the device walk.
+    `tree`: the Python that runs, that of magic lines too, for the device walk.
     """
 
     source_hash: str

@@ -191,3 +191,42 @@ def test_label_gpu_cell_needs_the_names_it_only_deletes(ask) -> None:
 
 def test_label_recursive_code_ends(ask) -> None:
     assert ask("f(3)", "def f(n): return g(n)", "def g(n): return f(n - 1)").recipe.label == "cpu"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "%time y = m(x)", "%timeit m(x)", "%timeit -n 3 -r 2 x @ x", "t = %timeit -o x + 1", "%prun m(x)",
+        "%%timeit y = x + 1\npass", "if True:\n    %time x.sum()", "print(x)\n%time x.add_(1)", "!echo {m(x)}",
+        "out = !echo {x + 1}", "%%bash -s {m(x)}\necho", "%%time\nx + 1", "%%capture out\nm(x)",
+    ],
+)  # fmt: skip
+def test_label_use_of_small_device_values_inside_a_magic_is_gpu(ask, text: str) -> None:
+    headers = {"x": gpu(4096), "m": gpu(4096)}
+    assert ask(text, TORCH, "x, m = make()", headers=headers).recipe.label == "gpu"
+
+
+@pytest.mark.parametrize(
+    "text", ["%time x.item()", "%timeit -n 3 float(x)", "!echo {x}", "!echo $x", "%%bash -s {x}\necho", "%time x.shape"]
+)
+def test_label_reading_small_device_values_inside_a_magic_is_cpu(ask, text: str) -> None:
+    recipe = ask(text, TORCH, "x = make()", headers={"x": gpu(4096)}).recipe
+    assert recipe.label == "cpu", recipe.reason
+    assert "x" in recipe.names
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "%time y = torch.ones(1, device='cuda')", "%%timeit y = torch.ones(1).cuda()\npass",
+        "for i in range(2):\n    %time torch.ones(1).cuda()", "%%prun\ntorch.ones(1).cuda()",
+    ],
+)  # fmt: skip
+def test_label_making_device_values_inside_a_magic_is_gpu(ask, text: str) -> None:
+    assert ask(text, TORCH).recipe.label == "gpu"
+
+
+def test_label_later_cell_knows_what_a_magic_moved(ask) -> None:
+    assert ask("m(x)", TORCH, "%time m = nn.Linear(2, 2).cuda()").recipe.label == "gpu"
+    called = ["def f():\n    %time torch.ones(1).cuda()"]
+    assert ask("f()", TORCH, *called).recipe.label == "gpu"
