@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
 
-import nbformat
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
+from nbclient.util import ensure_async, run_sync
 
 from looseleaf.batch.report import CellRecord
-from looseleaf.errors import InvalidArgument
 from looseleaf.kernel.install import KERNEL_NAME, kernel_spec
 from looseleaf.kernel.preparations import PREPARE_REQUEST
 
 # How many cells beyond the one that ended are looked at for the next GPU cell.
 LOOKAHEAD_CELLS: Final = 4
 PREPARE_REPLY_TIMEOUT_S: Final = 60.0
-NOTEBOOK_BYTES_MAX: Final = 512 << 20
 
 
 class OneSpec(KernelSpecManager):
@@ -39,11 +37,16 @@ class OneSpec(KernelSpecManager):
         return KernelSpec(**self._spec)
 
 
+class RunStopped(Exception):
+    """The run was asked to stop before its next cell."""
+
+
 class BatchClient(NotebookClient):
     """Runs all cells in order; `records` holds one CellRecord per executed code cell.
 
     Between two cells it waits `think_s` seconds, as a person would, while the next GPU cell is prepared. `on_start`
-    gets a cell and its index, `on_record` the record of a cell that ended.
+    gets a cell and its index, `on_record` the record of a cell that ended. `spec`: the kernelspec, else ours for the
+    daemon at `endpoint`, with `env`. Everything else as for NotebookClient; many run side by side in one event loop.
     """
 
     def __init__(
@@ -55,14 +58,18 @@ class BatchClient(NotebookClient):
         on_start: Callable[[Any, int], None] | None = None,
         on_record: Callable[[CellRecord], None] | None = None,
         env: Mapping[str, str] | None = None,
+        spec: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         # Sockets in a folder of our own: nobody else on the machine reads what a notebook says.
         self._folder = Path(tempfile.mkdtemp(prefix="looseleaf-kernel-"))
         manager = AsyncKernelManager(
-            kernel_name=KERNEL_NAME, kernel_spec_manager=OneSpec(kernel_spec(endpoint=endpoint, env=dict(env or {}))),
+            kernel_name=KERNEL_NAME,
+            kernel_spec_manager=OneSpec(spec or kernel_spec(endpoint=endpoint, env=dict(env or {}))),
             transport="ipc", connection_file=str(self._folder / "kernel.json"),
         )  # fmt: skip
+        # Such as papermill's client pass a manager on that they do not have.
+        kwargs.pop("km", None)
         super().__init__(nb, km=manager, kernel_name=KERNEL_NAME, on_cell_executed=self._executed, **kwargs)
         # nbclient leaves a manager that it was given running.
         self.owns_km = True
@@ -72,6 +79,12 @@ class BatchClient(NotebookClient):
         self.kernel_pid: int | None = None
         # Id of the cell that runs or ran last.
         self.current_cell = ""
+        # Seconds from the kernel's start until it answered.
+        self.kernel_start_s = 0.0
+        # A cell was sent and has not ended; the kernel has begun it.
+        self.cell_runs = False
+        self._begun = asyncio.Event()
+        self._stopping = False
         self._think_s = think_s
         self._on_start = on_start
         self._on_record = on_record
@@ -79,18 +92,45 @@ class BatchClient(NotebookClient):
         self._edit_sequence = 0
         self._began_s = 0.0
 
+    @asynccontextmanager
+    async def async_setup_kernel(self, **kwargs: Any) -> AsyncIterator[None]:
+        """As nbclient's, without its handlers of signals: they end the kernel, and with it what a cell has shown."""
+        kwargs.pop("cleanup_kc", None)
+        began_s = time.monotonic()
+        starting = asyncio.ensure_future(self.async_start_new_kernel(**kwargs))
+        try:
+            # A start that is cut in half leaves a process that nobody knows.
+            await asyncio.shield(starting)
+            await self.async_start_new_kernel_client()
+            self.kernel_start_s = time.monotonic() - began_s
+            yield
+        finally:
+            await asyncio.gather(starting, return_exceptions=True)
+            await self._async_cleanup_kernel()
+
+    async def interrupt(self) -> None:
+        """No further cell begins, and one that was sent gets a KeyboardInterrupt."""
+        self._stopping = True
+        if self.cell_runs:
+            # A kernel that has not begun the cell would forget the interrupt.
+            await self._begun.wait()
+        if self.cell_runs and self.km is not None:
+            await ensure_async(self.km.interrupt_kernel())
+
     async def async_execute_cell(
         self, cell: Any, cell_index: int, execution_count: int | None = None, store_history: bool = True
     ) -> Any:
-        """One cell, after the pause."""
-        if not is_executed(cell):
+        """One cell, after the pause. Raises RunStopped if it shall not begin, and else as nbclient."""
+        if not is_executed(cell) or self.skip_cells_with_tag in cell.metadata.get("tags", []):
             return await super().async_execute_cell(cell, cell_index, execution_count, store_history)
         if self.kernel_pid is None and self.km is not None:
             self.kernel_pid = getattr(self.km.provisioner, "pid", None)
         if self._think_s and self.records:
             await asyncio.sleep(self._think_s)
         await self._stop_preparing()
-        self.current_cell = cell.get("id") or str(cell_index)
+        if self._stopping:
+            raise RunStopped
+        self.current_cell = cell_key(cell, cell_index)
         if self._on_start is not None:
             self._on_start(cell, cell_index)
         assert self.kc is not None
@@ -99,15 +139,25 @@ class BatchClient(NotebookClient):
             "cellId": cell.get("id", ""), "looseleaf": {"device": device_wish(cell), "priority": "batch"},
         }  # fmt: skip
         self._began_s = time.monotonic()
+        self._begun.clear()
+        self.cell_runs = True
         try:
             return await super().async_execute_cell(cell, cell_index, execution_count, store_history)
         finally:
+            self.cell_runs = False
+            self._begun.set()
             if self.kc is not None:
                 self.kc.session.metadata = {}
 
+    def process_message(self, msg: Any, cell: Any, cell_index: int) -> Any:
+        """As nbclient's."""
+        if msg["msg_type"] == "execute_input":
+            self._begun.set()
+        return super().process_message(msg, cell, cell_index)
+
     async def _executed(self, cell: Any, cell_index: int, execute_reply: Any) -> None:
         figures = execute_reply.get("metadata", {}).get("looseleaf") or {}
-        record = CellRecord.of(cell.get("id") or str(cell_index), figures)
+        record = CellRecord.of(cell_key(cell, cell_index), figures)
         content = execute_reply.get("content", {})
         if not figures:
             record.run_s = time.monotonic() - self._began_s
@@ -116,6 +166,8 @@ class BatchClient(NotebookClient):
         self.records.append(record)
         if self._on_record is not None:
             self._on_record(record)
+        if self._stopping:
+            return
         later = [other for other in self.nb.cells[cell_index + 1 :] if is_executed(other)]
         self._preparing = asyncio.create_task(self._prepare_next(later[:LOOKAHEAD_CELLS]))
 
@@ -149,10 +201,14 @@ class BatchClient(NotebookClient):
 
     async def _async_cleanup_kernel(self) -> None:
         await self._stop_preparing()
-        # nbclient also calls it at exit, whether or not anything is left to clean.
+        # nbclient also calls it after a start that failed, whether or not anything is left to clean.
         if self.km is not None:
             await super()._async_cleanup_kernel()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+    # The blocking forms, which papermill uses, are those of the methods above.
+    execute_cell = run_sync(async_execute_cell)
+    _cleanup_kernel = run_sync(_async_cleanup_kernel)
 
 
 def is_executed(cell: Any) -> bool:
@@ -160,23 +216,13 @@ def is_executed(cell: Any) -> bool:
     return cell.cell_type == "code" and bool(cell.source.strip())
 
 
+def cell_key(cell: Any, index: int) -> str:
+    """What a report calls the cell: its id, or its place in a notebook without ids."""
+    return str(cell.get("id") or index)
+
+
 def device_wish(cell: Any) -> str:
     """The device that the cell's metadata asks for, gpu or cpu; else empty."""
     wishes = cell.metadata.get("looseleaf")
     device = wishes.get("device", "") if isinstance(wishes, dict) else ""
     return device if device in ("gpu", "cpu") else ""
-
-
-def read_notebook(path: Path) -> Any:
-    """The notebook in format 4. Raises InvalidArgument `NOTEBOOK_MISSING` or `NOTEBOOK_UNREADABLE`."""
-    try:
-        if path.stat().st_size > NOTEBOOK_BYTES_MAX:
-            raise InvalidArgument("NOTEBOOK_UNREADABLE", f"{path} is larger than {NOTEBOOK_BYTES_MAX >> 20} MiB")
-        return nbformat.read(os.fspath(path), as_version=4)  # type: ignore[no-untyped-call]
-    except FileNotFoundError as error:
-        raise InvalidArgument("NOTEBOOK_MISSING", f"there is no notebook {path}") from error
-    except OSError as error:
-        raise InvalidArgument("NOTEBOOK_UNREADABLE", f"{path} cannot be read: {error.strerror or error}") from error
-    except (nbformat.ValidationError, AttributeError, KeyError, TypeError, ValueError) as error:
-        first = str(error).partition("\n")[0]
-        raise InvalidArgument("NOTEBOOK_UNREADABLE", f"{path} is no notebook: {first}") from error

@@ -1,132 +1,166 @@
-"""One batch run from notebook file to executed notebook, report and exit state."""
+"""One notebook of a batch run, from its kernel's start to its outcome."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import platform
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+import asyncio
+import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-import nbformat
 from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 
-from looseleaf.batch.client import BatchClient
-from looseleaf.batch.report import CellRecord, report_of
-from looseleaf.errors import InvalidArgument, NotFound
+from looseleaf.batch.client import BatchClient, RunStopped
+from looseleaf.batch.pool import Pool
+from looseleaf.batch.report import CellRecord
+
+# A cell that was interrupted has so long to end by itself.
+INTERRUPT_GRACE_S: Final = 15.0
+# Errors of cells that say something of the system, not of the notebook; see docs/errors.md.
+SYSTEM_REASONS: Final = frozenset({
+    "NO_CLUSTER", "CONFIG_INVALID", "WORKER_LOST", "HOST_LOST", "CELL_LOST", "CLUSTER_LOST", "SAVE_TIMEOUT",
+    "HOST_STOPPED", "EXECUTION_INDETERMINATE", "NO_LEASE", "RUN_QUEUE_FULL", "SESSION_QUEUE_FULL", "WORKERS_FULL",
+    "ARENA_FULL", "STORE_FULL", "DISK_FULL", "STALE_EPOCH", "CHECKSUM_MISMATCH", "REGIONS_LOST", "GPU_OCCUPIED",
+    "GRANTS_REFUSED", "BUG",
+})  # fmt: skip
+# A part that does not answer gives its name with one of these.
+_SYSTEM_ENDINGS: Final = ("_DOWN", "_TIMEOUT")
 
 
-@dataclass(frozen=True)
-class Pool:
-    """Where the run's GPU cells go. `embedded`: the cluster was started for this run and ends with it."""
+class Outcome(StrEnum):
+    """What became of a notebook."""
 
-    endpoint: str
-    device: str = ""
-    gpus: int = 0
-    embedded: bool = False
+    OK = "ok"
+    # A cell raised, or took longer than allowed.
+    CELL_FAILED = "cell_failed"
+    # The kernel died, or a part of LooseLeaf could not do its work.
+    SYSTEM_FAILED = "system_failed"
+    INTERRUPTED = "interrupted"
+    # It was not begun.
+    SKIPPED = "skipped"
 
 
 @dataclass
 class BatchResult:
-    """`failure`: why the run stopped before its last cell, empty if it did not. `failed_cell`: at which cell."""
+    """`failure`: why the run stopped before its last cell, empty if it did not. `failed_cell`: at which cell.
+
+    `start_s`: from the kernel's start until it answered. `wall_s`: of the whole notebook, that included.
+    """
 
     records: list[CellRecord] = field(default_factory=list)
     kernel_pid: int | None = None
     failure: str = ""
     failed_cell: str = ""
+    outcome: Outcome = Outcome.OK
+    start_s: float = 0.0
+    wall_s: float = 0.0
 
 
-@contextlib.contextmanager
-def open_pool(endpoint: str, gpus: int | None, device: str | None) -> Iterator[Pool]:
-    """The pool for a run: at `endpoint`, else the running cluster, else an embedded one in a temporary folder.
+class StopSignal:
+    """Asks runs of one event loop to stop: once with an interrupt of the cell, twice at once."""
 
-    A running cluster that has other GPUs than asked for is left alone. Raises as `LocalCluster.start`.
-    """
-    from looseleaf.config import ClusterConfig
-    from looseleaf.local.cluster import LocalCluster
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.at_once = asyncio.Event()
 
-    if endpoint:
-        yield Pool(endpoint.removeprefix("unix:"))
-        return
-    try:
-        running = LocalCluster.attach(ClusterConfig().run_dir)
-    except NotFound:
-        running = None
-    if running is not None:
-        record = running.record
-        if gpus in (None, record.gpus_per_host) and device in (None, "auto", record.device):
-            yield Pool(str(running.kernel_socket()), record.device, record.gpus_per_host)
-            return
-    folder = tempfile.mkdtemp(prefix="looseleaf-run-")
-    try:
-        with LocalCluster.start(data=Path(folder), gpus=gpus, device=device) as cluster:
-            record = cluster.record
-            yield Pool(str(cluster.kernel_socket()), record.device, record.gpus_per_host, embedded=True)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    def ask(self) -> None:
+        """The first call interrupts, any other cuts off."""
+        if self.asked.is_set():
+            self.at_once.set()
+        self.asked.set()
 
 
-def run_notebook(
+def run_notebook(nb: Any, pool: Pool, *, folder: Path, **options: Any) -> BatchResult:
+    """`run_notebook_async` in an event loop of its own."""
+    return asyncio.run(run_notebook_async(nb, pool.endpoint, folder=folder, **options))
+
+
+async def run_notebook_async(
     nb: Any,
-    pool: Pool,
+    endpoint: str,
     *,
     folder: Path,
     think_s: float = 0.0,
     timeout_s: float | None = None,
     on_start: Callable[[Any, int], None] | None = None,
     on_record: Callable[[CellRecord], None] | None = None,
+    stop: StopSignal | None = None,
 ) -> BatchResult:
-    """Runs all cells of `nb` in `folder`, outputs go into `nb`. A failing cell ends the run and is in the result."""
+    """Runs all cells of `nb` in `folder`; outputs go into `nb`. A failing cell ends the run and is in the result.
+
+    After `stop` the running cell is interrupted, what it has shown is kept, and no other begins.
+    """
+    stop = stop or StopSignal()
+    began_s = time.monotonic()
     client = BatchClient(
-        nb, endpoint=pool.endpoint, think_s=think_s, on_start=on_start, on_record=on_record, timeout=timeout_s,
+        nb, endpoint=endpoint, think_s=think_s, on_start=on_start, on_record=on_record, timeout=timeout_s,
         resources={"metadata": {"path": str(folder)}},
     )  # fmt: skip
-    result = BatchResult(client.records)
+    running = asyncio.ensure_future(client.async_execute())
     try:
-        client.execute()
-    except CellExecutionError as error:
-        result.failure = f"{error.ename}: {error.evalue}"
-    except CellTimeoutError:
-        result.failure = f"CELL_TIMEOUT: the cell did not end within {timeout_s:g} s"
-    except DeadKernelError:
-        result.failure = "KERNEL_DIED: the kernel process ended by itself; saved state is in the cluster"
-    except RuntimeError as error:
-        # What jupyter_client raises for a kernel that does not come up.
-        if client.records or not any(word in str(error) for word in ("respond", "died")):
-            raise
-        result.failure = f"KERNEL_START_FAILED: {error}; see what `python -m looseleaf.kernel` says"
-    result.kernel_pid = client.kernel_pid
+        await _until_ended(client, running, stop)
+        error = None if running.cancelled() else running.exception()
+        result = BatchResult(client.records, client.kernel_pid)
+        if running.cancelled() or error is not None:
+            result.outcome, result.failure = _judge(error, client, timeout_s)
+        if stop.asked.is_set() and result.outcome is not Outcome.OK:
+            result.outcome = Outcome.INTERRUPTED
+            result.failure = result.failure or "the run was stopped"
+    finally:
+        if not running.done():
+            running.cancel()
+            await asyncio.wait({running})
     if result.failure:
         result.failed_cell = client.current_cell
+    result.start_s, result.wall_s = client.kernel_start_s, time.monotonic() - began_s
     return result
 
 
-def check_output(path: Path) -> None:
-    """Raises InvalidArgument `OUTPUT_UNWRITABLE` if a file cannot be written there."""
-    folder = path.resolve().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
-        raise InvalidArgument("OUTPUT_UNWRITABLE", f"{path} cannot be written: name a file in an existing folder")
+async def _until_ended(client: BatchClient, running: asyncio.Future[Any], stop: StopSignal) -> None:
+    """Returns when `running` is done, which `stop` hastens."""
+    asked, at_once = (asyncio.ensure_future(event.wait()) for event in (stop.asked, stop.at_once))
+    waiters: list[asyncio.Future[Any]] = [asked, at_once]
+    try:
+        await asyncio.wait({running, asked}, return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            return
+        interrupting = asyncio.ensure_future(client.interrupt())
+        waiters.append(interrupting)
+        # What waits between two cells, or for its kernel, has nothing to end.
+        limit_s = INTERRUPT_GRACE_S if client.cell_runs else 0.0
+        await asyncio.wait({running, at_once}, return_when=asyncio.FIRST_COMPLETED, timeout=limit_s)
+        if not running.done():
+            client.shutdown_kernel = "immediate"
+            running.cancel()
+            await asyncio.wait({running})
+    finally:
+        for waiter in waiters:
+            waiter.cancel()
+        await asyncio.gather(*waiters, return_exceptions=True)
 
 
-def write_notebook(nb: Any, path: Path) -> None:
-    """Writes the executed notebook, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.new")
-    with open(temporary, "w", encoding="utf-8") as file:
-        nbformat.write(nb, file)  # type: ignore[no-untyped-call]
-    temporary.replace(path)
+def _judge(error: BaseException | None, client: BatchClient, timeout_s: float | None) -> tuple[Outcome, str]:
+    """The outcome that an exception of nbclient stands for, and why in words. Raises what is a fault of ours."""
+    match error:
+        case None | RunStopped():
+            return Outcome.INTERRUPTED, "the run was stopped"
+        case CellExecutionError():
+            outcome = Outcome.SYSTEM_FAILED if is_system_reason(error.ename) else Outcome.CELL_FAILED
+            return outcome, f"{error.ename}: {error.evalue}"
+        case CellTimeoutError():
+            return Outcome.CELL_FAILED, f"CELL_TIMEOUT: the cell did not end within {timeout_s:g} s"
+        case DeadKernelError():
+            text = "KERNEL_DIED: the kernel process ended by itself; saved state is in the cluster"
+            return Outcome.SYSTEM_FAILED, text
+        case RuntimeError() if not client.records and any(word in str(error) for word in ("respond", "died")):
+            # What jupyter_client raises for a kernel that does not come up.
+            text = f"KERNEL_START_FAILED: {error}; see what `python -m looseleaf.kernel` says"
+            return Outcome.SYSTEM_FAILED, text
+    raise error
 
 
-def write_report(path: Path, result: BatchResult, pool: Pool) -> None:
-    """Writes the JSON report, whole or not at all."""
-    machine = {
-        "device": pool.device, "gpus": pool.gpus, "embedded": pool.embedded, "kernel_pid": result.kernel_pid,
-        "cpus": os.cpu_count(), "python": platform.python_version(), "platform": platform.platform(),
-    }  # fmt: skip
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(json.dumps(report_of(result.records, machine), indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
+def is_system_reason(ename: str) -> bool:
+    """Whether an error of this name says something of the system, not of the notebook."""
+    return ename in SYSTEM_REASONS or (ename.isupper() and ename.endswith(_SYSTEM_ENDINGS))

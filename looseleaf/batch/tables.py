@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from looseleaf.batch.report import CellRecord, Totals
+from looseleaf.batch.report import CellRecord, NotebookReport, Totals, totals_of
 from looseleaf.units import MIB
 
 if TYPE_CHECKING:
@@ -60,13 +60,45 @@ def total_lines(totals: Totals) -> list[str]:
     held, resident, pinned = totals.gpu_s_held, totals.gpu_s_resident, totals.gpu_s_pinned
     lines.append(f"GPU seconds: held {held:.2f} (of these pinned {pinned:.2f}), resident beside that {resident:.2f}")
     shares = (
-        ("started within 1 s", totals.starts_within_1s), ("immediate (50 ms)", totals.immediate_share),
-        ("prepared before Run", totals.prepared_share),
+        ("immediate (50 ms)", totals.immediate_share), ("started within 1 s", totals.starts_within_1s),
+        ("prepared before Run", totals.prepared_share), ("on their warm worker", totals.warm_share),
     )  # fmt: skip
     lines.append("GPU cells: " + ", ".join(f"{name} {share:.0%}" for name, share in shares if share is not None))
-    if totals.start_ms_p50 is not None and totals.start_ms_p95 is not None:
-        lines.append(f"start after Run: median {totals.start_ms_p50:.0f} ms, p95 {totals.start_ms_p95:.0f} ms")
+    quantiles = (
+        ("start after Run", "ms", ".0f", totals.start_ms_p50, totals.start_ms_p95),
+        ("prepare", "ms", ".0f", totals.prepare_ms_p50, totals.prepare_ms_p95),
+        ("run", "s", ".2f", totals.run_s_p50, totals.run_s_p95),
+        ("save", "ms", ".0f", totals.save_ms_p50, totals.save_ms_p95),
+    )
+    lines.extend(
+        f"{name}: median {low:{form}} {unit}, p95 {high:{form}} {unit}"
+        for name, unit, form, low, high in quantiles
+        if low is not None and high is not None
+    )
+    lines.append(f"saved: {totals.bytes_moved / MIB:.1f} MiB moved")
     return lines
+
+
+def delays_line(device: str, delays: bool | None) -> str:
+    """Whether the figures hold imitated times; empty where that is no question."""
+    if device != "emulated" or delays is None:
+        return ""
+    if delays:
+        return "virtual GPUs imitate a real attach: 0.3 s to open a device, copies at 20 GB/s (--no-delays: not at all)"
+    return "virtual GPUs without the times of a real attach"
+
+
+def notebook_line(report: NotebookReport) -> str:
+    """One notebook in a line: what became of it, in what time, and why it stopped."""
+    totals = totals_of(report.cells)
+    counts = f"{totals.cpu_cells} CPU and {totals.gpu_cells} GPU cells in {report.wall_s:.1f} s"
+    if report.outcome == "skipped":
+        return f"{report.notebook}: skipped"
+    if report.outcome == "ok":
+        return f"{report.notebook}: ran, {counts}"
+    where = f" at cell {report.failed_cell}" if report.failed_cell else ""
+    verb = "was interrupted" if report.outcome == "interrupted" else "failed"
+    return f"{report.notebook}: {verb}{where} ({report.failure}), {counts}"
 
 
 def process_line(cells: list[CellRecord], kernel_pid: int | None) -> str:

@@ -41,7 +41,7 @@ def explain(
     Assumes that the cells run once, in document order, on a pool with GPUs. A running session knows more: the real
     values decide there.
     """
-    from looseleaf.batch.client import read_notebook
+    from looseleaf.batch.files import read_notebook
 
     cells = explain_notebook(read_notebook(notebook), notebook.resolve().parent)
     chosen = [_find(cells, cell)] if cell else cells

@@ -6,13 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import nbformat.v4 as nbf
-import pytest
-
-from looseleaf.batch.client import read_notebook
-from looseleaf.batch.report import CellRecord
-from looseleaf.batch.run import BatchResult, Pool, check_output, run_notebook, write_notebook, write_report
-from looseleaf.errors import InvalidArgument
+from looseleaf.batch.pool import Pool
+from looseleaf.batch.run import run_notebook
 
 
 def test_run_prepares_the_next_gpu_cell_and_records_each_cell(daemon: Any, make_notebook: Any, tmp_path: Path) -> None:
@@ -66,39 +61,3 @@ def test_run_without_a_cluster_leaves_no_word_of_ours_in_the_notebook(make_noteb
     outputs = json.dumps([cell.outputs for cell in nb.cells]).lower()
     assert "looseleaf" not in outputs
     assert [len(cell.outputs) for cell in nb.cells] == [2, 1, 1, 1, 1]
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        (None, "NOTEBOOK_MISSING"), ("not json", "NOTEBOOK_UNREADABLE"), ("[1]", "NOTEBOOK_UNREADABLE"),
-        ('{"cells": 5}', "NOTEBOOK_UNREADABLE"), ('{"nbformat": 4, "nbformat_minor": 5}', "NOTEBOOK_UNREADABLE"),
-        ("\xff", "NOTEBOOK_UNREADABLE"),
-    ],
-)  # fmt: skip
-def test_read_notebook_bad_file_is_refused_by_name(tmp_path: Path, text: str | None, reason: str) -> None:
-    path = tmp_path / "n.ipynb"
-    if text is not None:
-        path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(InvalidArgument) as caught:
-        read_notebook(path)
-    assert caught.value.reason == reason and "n.ipynb" in caught.value.message
-
-
-def test_check_output_refuses_what_cannot_be_written(tmp_path: Path) -> None:
-    check_output(tmp_path / "new.ipynb")
-    for path in (tmp_path, tmp_path / "absent" / "x.ipynb"):
-        with pytest.raises(InvalidArgument, match="OUTPUT_UNWRITABLE"):
-            check_output(path)
-
-
-def test_written_files_can_be_read_again(make_notebook: Any, tmp_path: Path) -> None:
-    nb = make_notebook("%%gpu\n6 * 7")
-    nb.cells[0].outputs = [nbf.new_output("execute_result", {"text/plain": "42"}, execution_count=1)]
-    result = BatchResult([CellRecord("c0", worker=4242)], kernel_pid=17)
-    write_notebook(nb, tmp_path / "out.ipynb")
-    write_report(tmp_path / "r.json", result, Pool("d.sock", "none", 1))
-    assert read_notebook(tmp_path / "out.ipynb").cells[0].outputs[0]["data"]["text/plain"] == "42"
-    report = json.loads((tmp_path / "r.json").read_text())
-    assert report["cells"][0]["worker"] == 4242 and report["machine"]["kernel_pid"] == 17
-    assert sorted(path.name for path in tmp_path.glob(".*")) == []

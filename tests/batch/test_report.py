@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from looseleaf.batch.report import CellRecord, report_of, totals_of
+from looseleaf.batch.pool import Pool
+from looseleaf.batch.report import CellRecord, NotebookReport, machine_of, report_of, totals_of
 
 CELL_KEYS = {
     "id", "label", "reason", "path", "closure", "live_names", "packages", "prepare_ms", "start_ms", "run_s", "save_ms",
@@ -54,7 +55,28 @@ def test_totals_shares_and_quantiles_are_those_of_the_starts(starts: list[float]
     assert totals.gpu_s_pinned == pytest.approx(0.5 * len(starts))
 
 
+def test_totals_quantiles_are_of_the_gpu_cells_that_started() -> None:
+    cells = [
+        gpu(start_ms=float(n), prepare_ms=10.0 * n, save_ms=None if n == 1 else 2.0 * n, run_s=n) for n in (1, 2, 3)
+    ]
+    totals = totals_of([*cells, gpu(start_ms=0.0, prepare_ms=9e9), CellRecord("c", run_s=9e9, error={"ename": "E"})])
+    assert (totals.prepare_ms_p50, totals.prepare_ms_p95) == (20.0, 30.0)
+    assert (totals.save_ms_p50, totals.save_ms_p95) == (5.0, 6.0)
+    assert (totals.run_s_p50, totals.run_s_p95) == (2.0, 3.0)
+    assert totals.failed_cells == 1 and totals.cpu_cells == 1
+
+
 def test_report_has_the_promised_keys_and_is_json() -> None:
-    report = report_of([CellRecord("a"), gpu(start_ms=3.0)], {"gpus": 1})
+    cells = [CellRecord("a"), gpu(start_ms=3.0, bytes_moved=7)]
+    first = NotebookReport("a.ipynb", "o/a.ipynb", "ok", "", "", 5, 0.5, 2.0, cells)
+    second = NotebookReport("b.ipynb", "o/b.ipynb", "cell_failed", "E: x", "g", 6, 0.5, 2.0, [gpu(start_ms=5.0)])
+    report = report_of([first, second], machine_of(Pool("d.sock", "emulated", 1, delays=True)))
     assert all(set(cell) >= CELL_KEYS for cell in report["cells"]) and set(report["totals"]) >= TOTAL_KEYS
+    assert [(cell["notebook"], cell["id"]) for cell in report["cells"]] == [
+        ("a.ipynb", "a"), ("a.ipynb", "g"), ("b.ipynb", "g")
+    ]  # fmt: skip
+    assert report["totals"]["gpu_cells"] == 2 and report["totals"]["bytes_moved"] == 7
+    assert [nb["totals"]["gpu_cells"] for nb in report["notebooks"]] == [1, 1]
+    assert report["notebooks"][1]["failure"] == "E: x" and "cells" not in report["notebooks"][1]
+    assert report["machine"]["delays"] is True and report["machine"]["hosts"] == 1
     assert json.loads(json.dumps(report)) == report

@@ -6,8 +6,17 @@ import io
 
 from rich.console import Console
 
-from looseleaf.batch.report import CellRecord, totals_of
-from looseleaf.batch.tables import COLUMNS, cell_table, process_line, row, total_lines, unsaved_lines
+from looseleaf.batch.report import CellRecord, NotebookReport, totals_of
+from looseleaf.batch.tables import (
+    COLUMNS,
+    cell_table,
+    delays_line,
+    notebook_line,
+    process_line,
+    row,
+    total_lines,
+    unsaved_lines,
+)
 
 GPU = CellRecord(
     "train", label="gpu", reason="It needs `model[0]` on the GPU.", path="prepared", closure=["a", "b"], live_names=9,
@@ -40,7 +49,12 @@ def test_lines_tell_gpu_time_starts_and_processes() -> None:
     lines = total_lines(totals_of([GPU, CPU]))
     assert lines[0] == "1 GPU cells, 1 CPU cells"
     assert "held 2.00" in lines[1] and "pinned 1.00" in lines[1] and "resident" in lines[1]
-    assert "started within 1 s 100%" in lines[2] and "prepared before Run 100%" in lines[2]
+    for share in ("immediate (50 ms) 100%", "started within 1 s 100%", "prepared before Run 100%", "warm worker 0%"):
+        assert share in lines[2]
+    assert lines[3:] == [
+        "start after Run: median 31 ms, p95 31 ms", "prepare: median 12 ms, p95 12 ms",
+        "run: median 1.23 s, p95 1.23 s", "save: median 56 ms, p95 56 ms", "saved: 4.0 MiB moved",
+    ]  # fmt: skip
     assert total_lines(totals_of([CPU])) == ["0 GPU cells, 1 CPU cells"]
     assert process_line([GPU, CPU], 42) == "processes: kernel 42 (CPU cells), GPU workers 777"
     assert process_line([CPU], None) == "processes: kernel - (CPU cells), no GPU worker"
@@ -49,3 +63,19 @@ def test_lines_tell_gpu_time_starts_and_processes() -> None:
 def test_unsaved_values_are_told_by_cell_and_place() -> None:
     cell = CellRecord("c", unsaved=[{"name": "it", "reason": "LIVE_ITERATOR", "path": "it[0]"}])
     assert unsaved_lines([cell, CPU]) == ["c: it was not saved (LIVE_ITERATOR at it[0])"]
+
+
+def test_delays_are_told_where_they_matter() -> None:
+    assert "imitate" in delays_line("emulated", True) and "--no-delays" in delays_line("emulated", True)
+    assert "without" in delays_line("emulated", False)
+    assert delays_line("cuda", False) == delays_line("", None) == ""
+
+
+def test_notebook_line_tells_what_became_of_it() -> None:
+    def line(outcome: str, failure: str = "", cell: str = "") -> str:
+        return notebook_line(NotebookReport("a.ipynb", "o", outcome, failure, cell, 1, 0.1, 2.34, [GPU, CPU]))
+
+    assert line("ok") == "a.ipynb: ran, 1 CPU and 1 GPU cells in 2.3 s"
+    assert line("skipped") == "a.ipynb: skipped"
+    assert line("cell_failed", "E: x", "plot").startswith("a.ipynb: failed at cell plot (E: x), ")
+    assert line("interrupted", "KeyboardInterrupt: ").startswith("a.ipynb: was interrupted (")
