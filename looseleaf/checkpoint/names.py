@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Set
-from typing import Any
+from collections.abc import Callable
+from types import MethodType
+from typing import Any, Final
 
-# What IPython itself keeps per process: input history, the last three results, the tables of inputs and outputs.
-# `_7`, the result of cell 7, is a variable like any other.
-_SHELLS_OWN = re.compile(r"_{1,3}|_i{1,3}|_i\d+|_ih|_oh|_dh|In|Out|_exit_code")
-
-
-def is_hidden(name: str, initial: Set[str]) -> bool:
-    """Whether `name` is no part of the session's state: the shell's own, or in `initial`, before any cell."""
-    return name in initial or _SHELLS_OWN.fullmatch(name) is not None
+# What IPython itself keeps per process: input history, the tables of inputs, outputs and directories.
+# `_7`, the result of cell 7, and `_`, the last one, are variables like any other.
+_SHELLS_OWN: Final = re.compile(r"_i{1,3}|_i\d+|_ih|_oh|_dh")
+# A person's names as soon as they are bound to something else.
+_TABLES: Final = {"In": "_ih", "Out": "_oh"}
+LAST_RESULTS: Final = ("_", "__", "___")
+_MISSING: Final = object()
 
 
 def hidden_names(shell: Any) -> Callable[[str], bool]:
-    """`is_hidden` for an IPython shell as it is now, before its first cell."""
-    initial = frozenset(shell.user_ns) | frozenset(shell.user_ns_hidden)
-    return lambda name: is_hidden(name, initial)
+    """Tells whether a name is no part of the session's state, for an IPython shell that has run no cell yet.
+
+    Hidden are the shell's own names: of those that it has now, such as `open` and `exit`, the ones that a person has
+    not bound anew, and of the last results the ones before the first.
+    """
+    namespace: dict[str, Any] = shell.user_ns
+    initial = {**shell.user_ns_hidden, **namespace}
+
+    def is_hidden(name: str) -> bool:
+        if _SHELLS_OWN.fullmatch(name):
+            return True
+        value = namespace.get(name, _MISSING)
+        if name in _TABLES:
+            return value is namespace.get(_TABLES[name], _MISSING)
+        if name in LAST_RESULTS:
+            return type(value) is str and not value
+        return name in initial and (value is _MISSING or _is_same(value, initial[name]))
+
+    return is_hidden
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    # `get_ipython` is made anew when the namespace is reset.
+    return one is other or (type(one) is type(other) is MethodType and one == other)

@@ -73,7 +73,9 @@ class Restorer:
     def place_stubs(self) -> list[str]:
         """A stub for each variable of the version that the namespace lacks; returns their names."""
         known = [*self._manifest.roots, *(entry.name for entry in self._manifest.unsaved if not entry.is_place)]
-        added = [name for name in known if name not in self._namespace]
+        # A name that was the shell's own here may be a variable of the version: a person's `Out` or `open`.
+        hidden = self._tracker.hidden
+        added = [name for name in known if name not in self._namespace or hidden(name)]
         for name in added:
             self._namespace[name] = stub_for(self._manifest, name)
         return added

@@ -76,6 +76,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         self._preparations = Preparations(self.looseleaf.prepare, self._commit_first)
         self._edits: set[asyncio.Task[None]] = set()
         self._results = ResultCache(self.shell)
+        self.looseleaf.rebinding = self._results.following
         self._worker_comms = WorkerComms(self.comm_manager, self.publish)
         for message_type in sorted(COMM_TYPES):
             self.shell_handlers[message_type] = self._noticing(self.shell_handlers[message_type])
@@ -144,30 +145,25 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         began_s = time.monotonic()
         recipe = self._route(request)
         if recipe.label == "gpu":
-            self._results.refuse_elsewhere(request.source)
             return await self._run_on_worker(request, recipe, user_expressions, allow_stdin, began_s)
-        self._ready_here(recipe, request.source)
+        self.looseleaf.ready_for_cpu(recipe)
         return await self._run_cpu_cell(request, recipe, run_here)
 
     def _route(self, request: CellRequest) -> Recipe:
         session = self.looseleaf
         session.try_connect()
         try:
-            return route(request, session.runs.executed, session.facts(), session.version)
+            recipe = route(request, session.runs.executed, session.facts(), session.version)
+            if session.has_moved(recipe.names):
+                session.commit()
+                recipe = route(request, session.runs.executed, session.facts(), session.version)
+            return recipe
         except LooseLeafError:
             raise
         except Exception:
             # A fault of ours must not keep a person from running cells.
             log.exception("recipe_failed")
             return Recipe(cell_id=request.cell_id, reason="Its text could not be analysed.")
-
-    def _ready_here(self, recipe: Recipe, code: str) -> None:
-        """Loads what the CPU cell reads and is not here."""
-        session = self.looseleaf
-        session.ready_for_cpu(recipe)
-        if behind := self._results.names_behind(code):
-            session.load(behind)
-        self._results.refresh([*recipe.names, *behind])
 
     async def _run_cpu_cell(self, request: CellRequest, recipe: Recipe, run_here: Callable[[], Any]) -> dict[str, Any]:
         session = self.looseleaf
@@ -187,6 +183,8 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
     async def _run_on_worker(
         self, request: CellRequest, recipe: Recipe, user_expressions: Any, allow_stdin: bool, began_s: float
     ) -> dict[str, Any]:
+        caches = self._results.tell()
+        self._results.refuse_elsewhere(request.source, caches)
         count: int = self.shell.execution_count
         parent, ident = self.get_parent("shell"), self._get_shell_context_var(self._shell_parent_ident)
 
@@ -196,7 +194,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         context = {
             "columns": shutil.get_terminal_size().columns, "cell_file": name_cell(self.shell, request.source, count),
             "sources": cell_sources(self.shell), "ast_node_interactivity": self.shell.ast_node_interactivity,
-            "threads": thread_count_here(),
+            "threads": thread_count_here(), **caches,
         }  # fmt: skip
         publisher = RequestPublisher(parent, self.publish_under, self._worker_comms.follow)
         frame = CellFrame(count, publisher, ask if allow_stdin else None, context)
@@ -208,6 +206,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
                 outcome = await run.run()
             finally:
                 self._run = None
+            self._results.take(caches, outcome.reply.get("results"))
             return self._end_gpu_cell(request, outcome, count, user_expressions)
 
     def _end_gpu_cell(
@@ -215,7 +214,6 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
     ) -> dict[str, Any]:
         session, reply = self.looseleaf, outcome.reply
         self._store_input(count, request.source)
-        self._results.take(count)
         if outcome.ran:
             session.runs.add(request.cell_id, request.source, reply.get("status") == "ok")
         self._keep_report(cell_report(

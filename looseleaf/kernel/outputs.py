@@ -1,80 +1,66 @@
-"""`_`, `Out` and `_7` after cells that ran elsewhere (IPython's output cache)."""
+"""`_`, `Out`, `In` and their like around cells that run elsewhere (IPython's caches)."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final
 
 from looseleaf.errors import PreconditionFailed
 from looseleaf.recipe.analyze import analyze_cell
+from looseleaf.worker.result_cache import (
+    checked_results,
+    other_results,
+    set_results,
+    tell_inputs,
+    tell_results,
+)
 
-# Reading one of these may read any earlier result.
-_ANY_RESULT: Final = frozenset({"Out", "_oh"})
-_LAST_RESULTS: Final = ("_", "__", "___")
-_NUMBERED: Final = re.compile(r"_\d+")
-_CACHE: Final = _ANY_RESULT | set(_LAST_RESULTS)
+# Typed in one session, this is more than the longest notebooks have.
+INPUTS_CHARS_MAX: Final = 2_000_000
+_RESULT_TABLES: Final = frozenset({"Out", "_oh"})
+_INPUT_TABLES: Final = frozenset({"In", "_ih"})
+_NUMBERS_SHOWN_MAX: Final = 5
 
 
 class ResultCache:
-    """Keeps the kernel's output cache in step with results that workers made; those are variables `_<number>`.
-
-    `shell`: the kernel's IPython shell.
-    """
+    """Keeps the kernel's caches in step with what workers made. `shell`: the kernel's IPython shell."""
 
     def __init__(self, shell: Any) -> None:
         self._shell = shell
-        self._last: list[str] = []
 
-    def take(self, count: int) -> None:
-        """Cell `count` ran on a worker; its result, if it had one, is a variable now."""
-        name = f"_{count}"
-        if name not in self._shell.user_ns:
-            return
-        hook, namespace = self._shell.displayhook, self._shell.user_ns
-        # A person's own `_`, as of gettext, is left alone, as IPython does.
-        ours = all(namespace.get(last) is getattr(hook, last) for last in _LAST_RESULTS)
-        hook.___, hook.__, hook._ = hook.__, hook._, namespace[name]
-        namespace["_oh"][count] = namespace[name]
-        if ours:
-            self._last = [name, *self._last][: len(_LAST_RESULTS)]
-            self._shell.push(dict(zip(_LAST_RESULTS, (hook._, hook.__, hook.___), strict=True)), interactive=False)
+    def tell(self) -> dict[str, Any]:
+        """What a worker needs for one cell; see docs/protocol.md: `context`, `results` and `inputs`."""
+        return {"results": tell_results(self._shell), "inputs": tell_inputs(self._shell, INPUTS_CHARS_MAX)}
 
-    def refuse_elsewhere(self, source: str) -> None:
-        """Raises PreconditionFailed `RESULT_CACHE_READ` if a cell for a worker reads the cache, which is here."""
-        used = sorted(analyze_cell(source).read_names & _CACHE)
-        if used:
-            numbers = sorted(self._shell.user_ns["_oh"])
-            instead = f"_{numbers[-1]}" if numbers else "a variable"
-            text = (
-                f"this cell runs on a GPU worker and reads {used[0]!r}, but earlier results are known there by number "
-                f"only: write {instead} for the last one; nothing was run"
-            )
-            raise PreconditionFailed("RESULT_CACHE_READ", text, names=used)
+    def take(self, told: Mapping[str, Any], results: Mapping[str, Any] | None) -> None:
+        """A cell to which `told` was told ended with `results`, None if it never did; its variables are here.
 
-    def names_behind(self, source: str) -> list[str]:
-        """Variables that `source` may read by the names of the cache."""
-        used = analyze_cell(source).read_names & _CACHE
-        if not used:
-            return []
-        namespace = self._shell.user_ns
-        if used & _ANY_RESULT:
-            return [name for name in list(namespace) if _NUMBERED.fullmatch(name)]
-        return [name for name in self._last if name in namespace]
+        Raises InvalidArgument `FIELD_MALFORMED`.
+        """
+        if results is not None:
+            set_results(self._shell, checked_results(results), told["results"]["numbers"])
 
-    def refresh(self, names: Iterable[str]) -> None:
-        """The values of `names` were loaded: the cache shows them instead of their stand-ins."""
-        namespace = self._shell.user_ns
-        hook = self._shell.displayhook
-        for name in names:
-            if not _NUMBERED.fullmatch(name):
-                continue
-            old, value = namespace["_oh"].get(int(name[1:])), namespace[name]
-            if old is None or old is value:
-                continue
-            namespace["_oh"][int(name[1:])] = value
-            for last in _LAST_RESULTS:
-                if namespace.get(last) is old:
-                    namespace[last] = value
-                if getattr(hook, last) is old:
-                    setattr(hook, last, value)
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Inside, variables are bound anew that the caches hold: stand-ins for values and values for stand-ins."""
+        before = tell_results(self._shell)
+        try:
+            yield
+        finally:
+            set_results(self._shell, before, before["numbers"])
+
+    def refuse_elsewhere(self, source: str, told: Mapping[str, Any]) -> None:
+        """Raises PreconditionFailed `RESULT_CACHE_READ` if a cell for a worker reads what cannot be there."""
+        names = analyze_cell(source).read_names
+        if others := other_results(self._shell) if names & _RESULT_TABLES else []:
+            shown = ", ".join(f"Out[{number}]" for number in others[:_NUMBERS_SHOWN_MAX])
+            text = f"{shown} cannot be moved, as the variable of that number was bound anew or deleted"
+            raise _refusal(text, sorted(names & _RESULT_TABLES))
+        if names & _INPUT_TABLES and told["inputs"]["first"]:
+            raise _refusal("the texts of this session's cells are too long to be moved", sorted(names & _INPUT_TABLES))
+
+
+def _refusal(why: str, names: list[str]) -> PreconditionFailed:
+    text = f"this cell runs on a GPU worker and reads {names[0]!r}, but {why}; nothing was run"
+    return PreconditionFailed("RESULT_CACHE_READ", text, names=names)

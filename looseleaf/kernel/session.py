@@ -8,11 +8,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from looseleaf import devices
 from looseleaf.checkpoint.manifest import Manifest
+from looseleaf.checkpoint.stub import Stub, unit_id_of
 from looseleaf.checkpoint.tracker import StateTracker
 from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, PreconditionFailed, Unavailable
 from looseleaf.ids import Epoch, SessionId, Version, new_execution_id, new_session_id
@@ -69,6 +70,8 @@ class KernelSession:
         self.threads = LeftThreads()
         self.give_way = GiveWay()
         self.tracker: StateTracker | None = None
+        # Entered while variables are bound anew: stand-ins for values, values for stand-ins.
+        self.rebinding: Callable[[], AbstractContextManager[None]] = nullcontext
         self._namespace = namespace
         self._hidden = hidden
         self._on_event: Callable[[Message], None] = lambda _message: None
@@ -260,11 +263,23 @@ class KernelSession:
         _head, manifest = self.tracker.io.manifest(version)
         if manifest is None:
             return
-        report = self.tracker.advance(manifest)
+        with self.rebinding():
+            report = self.tracker.advance(manifest)
         for name, path in report.stale:
             log.warning("value_stale name=%s path=%s", name, path)
 
     # -- before a cell ---------------------------------------------------------------------------------
+
+    def has_moved(self, names: Iterable[str]) -> bool:
+        """Whether one of `names` holds a stand-in that the last version knows by another name or not at all.
+
+        IPython binds results anew without looking at them. After a commit every name is known by what it holds.
+        """
+        manifest = self.manifest
+        if manifest is None:
+            return False
+        stubs = ((name, self._namespace.get(name)) for name in names)
+        return any(type(v) is Stub and unit_id_of(v) not in (None, manifest.roots.get(name)) for name, v in stubs)
 
     def ready_for_cpu(self, recipe: Recipe) -> None:
         """Brings the stubs that a CPU cell reads into memory.
@@ -279,19 +294,13 @@ class KernelSession:
         refuse_unsaved(manifest, [name for name in recipe.names if name in stubs])
         self._load(stubs_to_load(recipe, stubs, manifest, self.config.small_read_bytes_max), manifest)
 
-    def load(self, names: Iterable[str]) -> None:
-        """Brings those of `names` that are stubs into memory. Raises as `ready_for_cpu`."""
-        manifest = self.manifest
-        if self.tracker is not None and manifest is not None:
-            stubs = set(self.tracker.stub_names())
-            self._load([name for name in names if name in stubs and name in manifest.roots], manifest)
-
     def _load(self, names: list[str], manifest: Manifest) -> None:
         if names:
             refuse_device_reads(manifest, names, self.config.small_read_bytes_max)
             self.connect()
             assert self.tracker is not None
-            report = self.tracker.materialise(names)
+            with self.rebinding():
+                report = self.tracker.materialise(names)
             if report.failed:
                 worst = report.failed[0]
                 text = f"{worst.name!r} could not be loaded ({worst.detail or worst.reason}); nothing was run"

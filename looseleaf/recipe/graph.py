@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from looseleaf.recipe.facts import CellFacts, CodeFacts
+from looseleaf.recipe.results import RESULT_TABLES, all_results, results_read
 from looseleaf.recipe.session_view import SessionView
 
 
@@ -53,6 +54,8 @@ class _Search:
             self._seen.add((name, bound))
             if name not in self.view.live:
                 self.unresolved.add(name)
+                if name in RESULT_TABLES:
+                    todo.extend((result, frozenset()) for result in all_results(self.view.live))
                 continue
             self.needed.add(name)
             for used in self._edges(name):
@@ -108,7 +111,10 @@ class _Search:
 def find_closure(facts: CellFacts, view: SessionView) -> Closure:
     """The closure of a cell in a session. More facts never make it smaller."""
     search = _Search(facts, view)
-    search.reach((read.name, read.after) for read in facts.reads)
+    tables = RESULT_TABLES - view.live
+    search.reach((read.name, read.after) for read in facts.reads if read.name not in tables)
+    if facts.read_names & tables:
+        search.reach((name, frozenset()) for name in results_read(facts.tree, tables, view.live))
     for name in facts.loads:
         search.code(facts.codes_of(name))
     if facts.unpickles:

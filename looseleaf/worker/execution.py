@@ -10,6 +10,7 @@ from IPython.core.async_helpers import _pseudo_sync_runner
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult
 
 from looseleaf.worker.interrupts import interrupts_cancel, run_interruptible
+from looseleaf.worker.result_cache import tell_results
 from looseleaf.worker.shell import WorkerShell, cut
 
 # How long an interrupted cell that awaits may go on with its own `except` and `finally`.
@@ -98,6 +99,7 @@ class CellRunner:
             reply.update(
                 status="error", ename=type(error).__name__, evalue=cut(str(error)), traceback=shell.last_traceback or []
             )
+        reply["results"] = tell_results(shell)
         reply["payload"] = shell.payloads.read_payload()
         shell.payloads.clear_payload()
         return reply
@@ -108,4 +110,5 @@ class CellRunner:
         if not content["traceback"]:
             content["traceback"] = [f"{content['ename']}: {content['evalue']}"]
             self._shell.publish({"type": "error", **content})
+        content["results"] = tell_results(self._shell)
         return {"status": "error", "execution_count": execution_count, "payload": [], "user_expressions": {}, **content}

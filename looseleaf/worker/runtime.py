@@ -27,6 +27,7 @@ from looseleaf.worker.leftovers import anonymous_bytes, end_group, leftovers
 from looseleaf.worker.log_format import LogFormat
 from looseleaf.worker.plain import plain
 from looseleaf.worker.raw_output import RawOutput
+from looseleaf.worker.result_cache import begin_caches
 from looseleaf.worker.shell import WorkerShell, add_sources
 from looseleaf.worker.stages import WorkerState
 from looseleaf.worker.streams import OutputRelay, OutStream
@@ -200,6 +201,7 @@ class WorkerRuntime:
         shell.compiler.next_name = fields.text(context, "cell_file", "")
         if "sources" in context:
             add_sources(shell, fields.rows(context, "sources", str, int, str))
+        begin_caches(shell, context)
         threads = fields.integer(context, "threads", 0)
         if 0 < threads != self._threads:
             set_thread_count(threads, self._thread_libraries)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import asyncio
+import builtins
 import contextlib
 import io
 import mmap
@@ -17,10 +18,11 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from looseleaf.checkpoint.manifest import decode_manifest
-from looseleaf.checkpoint.names import is_hidden
+from looseleaf.checkpoint.names import LAST_RESULTS, hidden_names
 from looseleaf.checkpoint.tracker import StateTracker
 from looseleaf.dirty_tracker import MappedRegions, Memfd
 from looseleaf.errors import Conflict, LooseLeafError, PreconditionFailed, Unavailable
@@ -28,6 +30,7 @@ from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.aio_rpc import AsyncLink
 from looseleaf.protocol.rpc import Reply
 from looseleaf.units import REGION_BYTES
+from looseleaf.worker.result_cache import begin_caches, tell_results
 
 RING_SLOTS = 8
 REQUESTS = (
@@ -376,12 +379,12 @@ class FakeRun:
         await self.output("error", ename=ename, evalue=evalue, traceback=lines)
         await self.ended("error", ename=ename, evalue=evalue, traceback=lines)
 
-    def tracker(self, namespace: dict[str, Any]) -> StateTracker:
+    def tracker(self, shell: FakeShell) -> StateTracker:
         """A worker's tracker at the kernel's version with everything loaded."""
         io: Any = StoreIO(self.store)
         tracker = StateTracker(
-            namespace, io, session_id=self.connection.session_id, epoch=self.body["epoch"],
-            hidden=lambda name: is_hidden(name, frozenset({"__name__", "__builtins__"})),
+            shell.user_ns, io, session_id=self.connection.session_id, epoch=self.body["epoch"],
+            hidden=hidden_names(shell),
         )  # fmt: skip
         if self.body["version"]:
             tracker.advance(self.store.manifests[self.body["version"]])
@@ -405,9 +408,10 @@ async def run_cell(run: FakeRun) -> Body:
     await run.event("recipe", recipe=recipe)
     await run.event("lease", host_id="h0", gpu=0, path="cold", worker_id="w-1")
     await run.event("stage", stage=8, worker_id="w-1", pid=4242, elapsed_ms=1.0)
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    tracker = run.tracker(namespace)
-    text, result, error = execute(run.source, namespace, run.count)
+    shell = FakeShell()
+    tracker = run.tracker(shell)
+    begin_caches(shell, run.body["context"])
+    text, result, error = execute(run.source, shell, run.count)
     if text:
         await run.stream(text)
     if result is not None:
@@ -415,13 +419,37 @@ async def run_cell(run: FakeRun) -> Body:
     if error is not None:
         await run.error(type(error).__name__, str(error))
     else:
-        await run.ended()
+        await run.ended(results=tell_results(shell))
     report = tracker.save(run.execution_id, "gpu")
     return run.saved(report.version)
 
 
-def execute(source: str, namespace: dict[str, Any], count: int) -> tuple[str, str | None, Exception | None]:
-    """(printed text, repr of the last expression, exception) of running `source`; `_<count>` is the last expression."""
+class FakeShell:
+    """What a worker's shell has of IPython's caches of results."""
+
+    def __init__(self) -> None:
+        self.user_ns: dict[str, Any] = {"__name__": "__main__", "__builtins__": builtins, "_oh": {}}
+        self.user_ns |= dict.fromkeys(LAST_RESULTS, "")
+        self.user_ns_hidden: dict[str, Any] = {}
+        self.displayhook = SimpleNamespace(**dict.fromkeys(LAST_RESULTS, ""))
+        lists = ("input_hist_raw", "input_hist_parsed", "dir_hist")
+        self.history_manager = SimpleNamespace(**{name: [] for name in lists})
+        self.user_ns |= {"Out": self.user_ns["_oh"], "_ih": self.history_manager.input_hist_parsed}
+
+    def show(self, value: Any, count: int) -> None:
+        """As IPython does with a cell's result."""
+        hook, rows = self.displayhook, tell_results(self)["last"]
+        hook.___, hook.__, hook._ = hook.__, hook._, value
+        self.user_ns[f"_{count}"] = self.user_ns["_oh"][count] = value
+        if all(shown or not bound for bound, shown, _ in rows):
+            names = {name: getattr(hook, name) for name in LAST_RESULTS}
+            self.user_ns |= names
+            self.user_ns_hidden |= names
+
+
+def execute(source: str, shell: FakeShell, count: int) -> tuple[str, str | None, Exception | None]:
+    """(printed text, repr of the last expression, exception) of running `source`; the last expression is its result."""
+    namespace = shell.user_ns
     lines = [line if not line.startswith("%%") else "#" for line in source.splitlines()]
     tree = ast.parse("\n".join(lines))
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
@@ -432,7 +460,7 @@ def execute(source: str, namespace: dict[str, Any], count: int) -> tuple[str, st
             if isinstance(last, ast.Expr):
                 value = eval(compile(ast.Expression(last.value), "cell", "eval"), namespace)
                 if value is not None:
-                    namespace[f"_{count}"] = value
+                    shell.show(value, count)
                     return printed.getvalue(), repr(value), None
     except Exception as error:
         traceback.clear_frames(error.__traceback__)

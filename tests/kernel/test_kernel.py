@@ -109,13 +109,56 @@ def test_counts_and_history_go_on_over_both_kinds(notebook: Any) -> None:
     assert notebook.ok(f"Out[{gpu.reply['execution_count']}]").result == "'gpu result'"
 
 
-def test_gpu_cell_reading_the_result_cache_is_told_what_to_write(notebook: Any, daemon: Any) -> None:
-    last = notebook.ok("6 * 7").reply["execution_count"]
-    outcome = notebook.run("%%gpu\n_ + 1")
-    assert outcome.error[0] == "RESULT_CACHE_READ" and f"_{last}" in outcome.error[1]
+def test_gpu_cell_reads_the_caches_as_a_cpu_cell_does(notebook: Any) -> None:
+    notebook.ok("%reset -f\n5")
+    last = notebook.ok("[6 * 7]").reply["execution_count"]
+    assert notebook.ok("%%gpu\n_ + [__]").result == "[42, 5]"
+    more = notebook.ok(f"%%gpu\nOut[{last}].append(1)\nsorted(Out) == list(Out), _ is Out[{last + 1}], _i{last}")
+    assert more.result == "(True, True, '[6 * 7]')"
+    assert notebook.ok(f"_{last}, Out[{last}], ___").result == "([42, 1], [42, 1], [42, 1])"
+
+
+def test_results_of_both_kinds_follow_one_another(notebook: Any) -> None:
+    notebook.ok("%reset -f\n'c1'")
+    notebook.ok("%%gpu\n['g1']")
+    notebook.ok("%%gpu\n['g2']")
+    notebook.ok("'c2'")
+    assert notebook.ok("_, __, ___").result == "('c2', ['g2'], ['g1'])"
+    notebook.ok("%%gpu\n___.append(_[0])\n'g3'")
+    assert notebook.ok("_, __, ___").result == "('g3', ('c2', ['g2', 'c2'], ['g1']), 'c2')"
+
+
+def test_persons_own_underscore_stays_until_it_is_deleted(notebook: Any) -> None:
+    notebook.ok("%reset -f\n1")
+    notebook.ok("%%gpu\nfor _ in range(3): pass\n'not shown in _'")
+    assert notebook.ok("_").result == "2"
+    notebook.ok("_ = 'mine'")
+    assert notebook.ok("%%gpu\n_").result == "'mine'"
+    notebook.ok("%%gpu\ndel _\n7")
+    assert notebook.ok("_, __").result == "(7, 'mine')"
+
+
+def test_result_that_only_the_table_holds_is_refused_by_number(notebook: Any, daemon: Any) -> None:
+    last = notebook.ok("%reset -f\n6 * 7").reply["execution_count"]
+    notebook.ok(f"del _{last}")
+    outcome = notebook.run("%%gpu\nOut")
+    assert outcome.error[0] == "RESULT_CACHE_READ" and f"Out[{last}]" in outcome.error[1]
     assert daemon.count("submit") == 0
-    # As a loop's variable it is nobody's result.
-    assert notebook.ok(f"%%gpu\nfor _ in range(3): pass\n_{last} + 1").result == "43"
+    notebook.ok("Out.clear()")
+    assert notebook.ok("%%gpu\nlen(Out)").result == "0"
+
+
+def test_entries_that_a_gpu_cell_removes_are_gone(notebook: Any) -> None:
+    last = notebook.ok("%reset -f\n6 * 7").reply["execution_count"]
+    notebook.ok("8")
+    notebook.ok(f"%%gpu\ndel Out[{last}]")
+    assert notebook.ok("sorted(Out)").result == f"[{last + 1}]"
+
+
+def test_persons_variables_of_the_shells_names_move(notebook: Any) -> None:
+    notebook.ok("In, open = [1], 'mine'")
+    assert notebook.ok("%%gpu\nOut = In + [2]\nopen, Out").result == "('mine', [1, 2])"
+    assert notebook.ok("Out, In, open").result == "([1, 2], [1], 'mine')"
 
 
 def test_cell_metadata_chooses_the_device_unless_a_magic_does(notebook: Any, daemon: Any) -> None:
@@ -224,8 +267,8 @@ def test_user_expressions_are_answered_after_a_gpu_cell(notebook: Any) -> None:
 
 def test_fault_of_ours_still_gives_the_cell_a_reply(notebook: Any) -> None:
     notebook.ok(
-        "k = get_ipython().kernel\nreal = k._ready_here\ndef broken(*a):\n    k._ready_here = real\n"
-        "    raise TypeError('ours')\nk._ready_here = broken"
+        "k = get_ipython().kernel.looseleaf\nreal = k.ready_for_cpu\ndef broken(*a):\n    k.ready_for_cpu = real\n"
+        "    raise TypeError('ours')\nk.ready_for_cpu = broken"
     )
     outcome = notebook.run("1")
     assert outcome.error[0] == "BUG" and "TypeError: ours" in outcome.error[1]

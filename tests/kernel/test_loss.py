@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kernel_fake_daemon import FakeStore
+from kernel_fake_daemon import FakeShell, FakeStore
 
 from looseleaf.errors import PreconditionFailed, Unavailable
 
@@ -53,8 +53,8 @@ def test_host_lost_the_store_tells_whether_the_cell_finished(notebook: Any, daem
         raise Unavailable("HOST_LOST", "the host h1 that ran this cell cannot be reached any more")
 
     async def save_and_vanish(run: Any) -> Any:
-        namespace: dict[str, Any] = {"__name__": "__main__"}
-        tracker = run.tracker(namespace)
+        shell = FakeShell()
+        namespace, tracker = shell.user_ns, run.tracker(shell)
         namespace["x"] = 99
         tracker.save(run.execution_id, "gpu")
         return await vanish(run)
@@ -138,8 +138,8 @@ def test_daemon_gone_but_the_cell_was_saved_kernel_takes_it_over_later(new_noteb
     notebook.ok("x = 1")
 
     async def save_and_hang(run: Any) -> Any:
-        namespace: dict[str, Any] = {"__name__": "__main__"}
-        tracker = run.tracker(namespace)
+        shell = FakeShell()
+        namespace, tracker = shell.user_ns, run.tracker(shell)
         namespace["x"] = 77
         namespace["never_read"] = [5]
         tracker.save(run.execution_id, "gpu")

@@ -84,3 +84,29 @@ def test_closure_module_headers_are_not_counted(ask) -> None:
     analysis = ask("np.zeros(x)", headers=headers)
     assert (analysis.state_names, analysis.recipe.live_names) == (("x",), 1)
     assert analysis.recipe.imports == ("numpy",)
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("Out[2] + 1", {"_2"}),
+        ("_oh[2], Out[30]", {"_2", "_30"}),
+        ("Out[5]", set()),
+        ("Out[i]", {"_2", "_30", "i"}),
+        ("print(Out)", {"_2", "_30"}),
+        ("Out[2], list(Out)", {"_2", "_30"}),
+        ("read()", {"_2", "_30", "read"}),
+        ("def f(): return Out[2]\nf()", {"_2"}),
+        ("_ + __", {"_", "__"}),
+        ("Out = {}\nOut[2]", set()),
+    ],
+)
+def test_closure_of_the_table_of_results_is_its_entries(ask, source: str, names: set[str]) -> None:
+    headers = {name: NameFacts() for name in ("_2", "_30", "_i", "i", "_", "__", "_0x")}
+    headers["read"] = NameFacts(kind="function", global_names=frozenset({"Out"}))
+    assert set(ask(source, headers=headers).state_names) == names
+
+
+def test_closure_of_a_persons_own_table_is_that(ask) -> None:
+    headers = {"_2": NameFacts(), "Out": NameFacts()}
+    assert ask("Out[2]", headers=headers).state_names == ("Out",)
