@@ -45,6 +45,8 @@ _PASSING_BUILTINS: Final = frozenset(
 _PASSING_PACKAGES: Final = frozenset({"copy", "functools", "itertools", "tqdm", "collections", "random"})
 # Libraries that take their device from parameters and use it when they train.
 _CONFIGURED: Final = frozenset({"xgboost", "lightgbm", "catboost", "pytorch_lightning", "lightning", "cuml"})
+# Without `map_location` they load to the device that the file's tensors were on.
+_LOADS: Final = frozenset({"torch.load", "torch.jit.load", "torch.serialization.load"})
 _WORKING_METHOD: Final = re.compile(
     r"^(fit|train|predict|evaluate|eval|test|validate|prepare|score|transform|generate|encode|run|tune|lr_find|learn)"
 )
@@ -140,6 +142,9 @@ class CallRules(CodeFollower):
             return Value(resident=True)
         if choice:
             self.cue(f"`{_label(node)}` is told to use {choice}", 0.9)
+            return Value(resident=True)
+        if path in _LOADS and not _says_where(given) and self.uses_gpu():
+            self.cue(f"`{_label(node)}` loads to the device that was saved from", 0.6)
             return Value(resident=True)
         if self._unknown_device(node, given):
             self.cue(f"`{_label(node)}` is given a device", 0.6)
@@ -249,6 +254,10 @@ def _answer(path: str, rule: Rule, given: Arguments) -> Value:
     if path.partition(".")[0] in _PASSING_PACKAGES:
         return Value(resident=given.resident)
     return UNKNOWN
+
+
+def _says_where(given: Arguments) -> bool:
+    return "map_location" in given.kwargs or len(given.args) > 1 or bool(given.spread)
 
 
 def _label(node: ast.Call) -> str:

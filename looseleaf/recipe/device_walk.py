@@ -27,10 +27,16 @@ class DeviceCue:
 
 
 class DeviceWalk(CallRules):
-    """One walk over one cell. `lookup` gives what is known of session names; it is never told of changes."""
+    """One walk over one cell. `lookup` gives what is known of session names; it is never told of changes.
 
-    def __init__(self, lookup: Lookup, *, star_modules: Sequence[str] = ()) -> None:
+    `uses_gpu`: whether the session works with a GPU at all, where only that can tell.
+    """
+
+    def __init__(
+        self, lookup: Lookup, *, star_modules: Sequence[str] = (), uses_gpu: Callable[[], bool] = lambda: False
+    ) -> None:
         super().__init__()
+        self.uses_gpu = uses_gpu
         self._lookup = lookup
         self._star_modules = list(star_modules)
         self.cues: list[DeviceCue] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -43,6 +43,9 @@ class Arguments:
 
 class CodeFollower(StaticFlags):
     """The part of the device walk that follows code of the session."""
+
+    # Whether the session works with a GPU at all.
+    uses_gpu: Callable[[], bool]
 
     def __init__(self) -> None:
         self.frames: list[dict[str, Value]] = [{}]

@@ -83,7 +83,7 @@ def _best_cue(facts: CellFacts, view: SessionView, small: frozenset[str]) -> Dev
     def lookup(name: str) -> Value:
         return Value(exact=True) if name in small else view.lookup(name)
 
-    walk = DeviceWalk(lookup, star_modules=view.log.star_modules)
+    walk = DeviceWalk(lookup, star_modules=view.log.star_modules, uses_gpu=view.uses_gpu)
     try:
         walk.run(facts.tree)
     except UNPARSEABLE:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from looseleaf.recipe.log import Definition, ExecutionLog
 from looseleaf.recipe.name_facts import UNKNOWN_NAME, NameFacts
-from looseleaf.recipe.values import UNKNOWN, Value
+from looseleaf.recipe.values import UNKNOWN, Value, is_gpu_name
 
 # Libraries whose device memory is not a payload of ours: what the text says of it stands.
 _OPAQUE_PACKAGES = frozenset(
@@ -54,6 +54,12 @@ class SessionView:
         if facts is None or value.path:
             return value
         return recorded_value(facts, value)
+
+
+    def uses_gpu(self) -> bool:
+        """Whether the session works with a GPU: something is on one, or names one as its device."""
+        values = (self.lookup(name) for name in sorted(self.live) if not self.is_import(name))
+        return any(value.resident or (value.known and is_gpu_name(value.flag)) for value in values)
 
 
 def recorded_value(facts: NameFacts, guess: Value) -> Value:

@@ -43,6 +43,12 @@ def gpu(size_bytes: int, payload: int = 1, **facts: object) -> NameFacts:
         # copies on the host
         [TORCH, "x = torch.zeros(1).cuda()\ny = x.cpu().numpy()", "y + 1"],
         [TORCH, "x = torch.zeros(1).cuda()\nn = x.shape[0]", "print(n)"],
+        # a file's device is told, or nothing in the session is on a GPU
+        [TORCH, DEVICE, "s = torch.load('a.pt', map_location='cpu')"],
+        [TORCH, DEVICE, "s = torch.load('a.pt', 'cpu')"],
+        [TORCH, DEVICE, "s = torch.load('a.pt', map_location=lambda storage, place: storage)"],
+        [TORCH, "s = torch.load('a.pt')"],
+        [TORCH, "s = torch.load('a.pt', weights_only=True)", "s['w'].mean()"],
         # deletion only
         [TORCH, "x = torch.zeros(1).cuda()", "del x"],
         ["from sklearn.linear_model import Ridge", "m = Ridge()", "m.fit(X, y)"],
@@ -78,6 +84,10 @@ def test_label_by_text_is_cpu(ask, cells: list[str]) -> None:
         ([TORCH, "cfg = {'device': 'cuda'}", "x = torch.zeros(1, device=cfg['device'])"], "cuda"),
         ([TORCH, "torch.cuda.empty_cache()"], "empty_cache"),
         ([TORCH, "x = torch.cuda.FloatTensor(3)"], "FloatTensor"),
+        # a file's tensors go where they were saved from, which a session with a GPU may have been
+        ([TORCH, DEVICE, "s = torch.load('a.pt')"], "torch.load()"),
+        ([TORCH, "m = nn.Linear(2, 2).cuda()", "s = torch.load('a.pt', weights_only=True)"], "saved from"),
+        ([TORCH, "m = nn.Linear(2, 2).cuda()", "s = torch.load('a.pt', map_location='cuda:0')"], "map_location"),
         # unknown device, a parameter nobody can tell
         (["x.to(device)"], "moves data to a device"),
         # parameters from an earlier cell
