@@ -23,6 +23,7 @@ from looseleaf.checkpoint.by_name import is_importable, is_library_module, modul
 from looseleaf.checkpoint.loaded_memory import inline_memory
 from looseleaf.checkpoint.memory import Block, MemoryMap
 from looseleaf.checkpoint.refusals import refusal_of_instance, standard_streams
+from looseleaf.checkpoint.widgets import is_widget_part, reduce_widget
 from looseleaf.errors import PreconditionFailed
 
 PROTOCOL: Final = 5
@@ -147,10 +148,12 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
             from looseleaf.checkpoint.torch_memory import reduce_storage
 
             return reduce_storage(value, self.scope.memory)
-        if torch is not None and issubclass(kind, (torch.nn.Module, torch.optim.Optimizer)):
-            from looseleaf.checkpoint.torch_objects import reduce_object
+        if torch is not None and issubclass(kind, (torch.nn.Module, torch.optim.Optimizer, torch.utils.data.DataLoader)):
+            from looseleaf.checkpoint import torch_objects
 
-            return reduce_object(value, kind)
+            if torch_objects.has_workers(value):
+                self.notes.append(f"WORKERS_DROPPED {self.scope.path_of(value)}")
+            return torch_objects.reduce_object(value, kind)
         return None
 
     def _tensor(self, value: Any) -> Any:
@@ -166,6 +169,8 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
             if kind is code_reducers.LRU_CACHE_TYPE and value.cache_info().currsize:
                 self.notes.append(f"CACHE_DROPPED {self.scope.path_of(value)}")
             return reducer(value)
+        if is_widget_part(kind):
+            return reduce_widget(value)
         if issubclass(kind, logging.Logger):
             return code_reducers.reduce_logger(value)
         if isinstance(value, enum.Enum) and not is_importable(kind):

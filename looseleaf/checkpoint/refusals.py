@@ -15,6 +15,8 @@ import types
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from looseleaf.checkpoint.widgets import moves
+
 
 class Refusal(NamedTuple):
     """`reason` is a stable UPPER_SNAKE word, `detail` the sentence for the person."""
@@ -54,7 +56,7 @@ _BY_NAME: Final[tuple[tuple[str, str, Refusal], ...]] = (
     ("torch.utils.data.dataloader", "DataLoaderIter", Refusal(
         "LIVE_ITERATOR", "a half-consumed DataLoader iterator cannot move; iterate the loader again"
     )),
-    ("ipywidgets", "", Refusal("WIDGET", "a widget is bound to this kernel's connection to the page")),
+    ("ipywidgets", "", Refusal("WIDGET", "it is a part of the widget library, bound to this process")),
     ("ipykernel", "", Refusal("KERNEL_OBJECT", "it is a part of the running kernel")),
     ("zmq", "", Refusal("SOCKET", "an open connection cannot move; connect again")),
     ("comm", "", Refusal("KERNEL_OBJECT", "it is bound to this kernel's connection to the page")),
@@ -62,7 +64,7 @@ _BY_NAME: Final[tuple[tuple[str, str, Refusal], ...]] = (
     ("looseleaf", "", Refusal("LOOSELEAF_OBJECT", "it is a part of LooseLeaf itself")),
 )  # fmt: skip
 # Instances of these are by design plain state although their package is listed above.
-_PLAIN_OF_OURS: Final = ("looseleaf.errors", "looseleaf.checkpoint.memory", "looseleaf.checkpoint.stub")
+_PLAIN_OF_OURS: Final = ("looseleaf.errors", "looseleaf.checkpoint.memory", "looseleaf.checkpoint.stub", "looseleaf.checkpoint.torch_objects")
 
 _LOCK: Final = type(threading.Lock())
 _RLOCK: Final = type(threading.RLock())
@@ -79,7 +81,7 @@ def refusal_of_type(kind: type) -> Refusal | None:
         module = base.__module__ if type(base.__module__) is str else ""
         for prefix, name, refusal in _BY_NAME:
             if (module == prefix or module.startswith(prefix + ".")) and name in base.__name__:
-                if not module.startswith(_PLAIN_OF_OURS):
+                if not module.startswith(_PLAIN_OF_OURS) and not moves(kind):
                     return refusal
     return None
 

@@ -6,6 +6,7 @@ import copyreg
 from typing import Any, Final
 
 import torch
+from torch.utils.data import DataLoader
 
 _REFUSING: Final = "torch.nn.utils.parametrize"
 
@@ -14,10 +15,31 @@ def reduce_object(value: Any, kind: type) -> Any:
     """As any object by its attributes, where torch would not; None for all others.
 
     A parametrized module's class was made for it, and is saved by value. An optimizer's `__getstate__` keeps three
-    attributes, and loses a subclass's own, LBFGS's parameters, hooks, and the step that a schedule counts.
+    attributes, and loses a subclass's own, LBFGS's parameters, hooks, and the step that a schedule counts. A loader's
+    persistent workers stay behind.
     """
     own = getattr(kind, "__getstate__", None)
     refused = issubclass(kind, torch.nn.Module) and getattr(own, "__module__", None) == _REFUSING
     if refused or own is torch.optim.Optimizer.__getstate__:
         return copyreg.__newobj__, (kind,), vars(value)  # type: ignore[attr-defined]
+    if has_workers(value):
+        return copyreg.__newobj__, (kind,), {**vars(value), "_iterator": NewWorkers()}  # type: ignore[attr-defined]
     return None
+
+
+def has_workers(value: Any) -> bool:
+    """Whether it is a loader that keeps its worker processes from one epoch to the next, and has started them."""
+    return isinstance(value, DataLoader) and value.persistent_workers and value._iterator is not None
+
+
+class NewWorkers:
+    """Stands where a restored loader had its persistent workers, and starts others when it is iterated again."""
+
+    def _reset(self, loader: Any) -> None:
+        # A new iterator draws a seed for its workers, which one that goes on would not: it comes from elsewhere.
+        generator = loader.generator
+        loader.generator = torch.Generator().manual_seed(torch.initial_seed())
+        try:
+            loader._iterator = loader._get_iterator()
+        finally:
+            loader.generator = generator

@@ -88,6 +88,18 @@ def quiet(f):
         "and steps == [0] and (sgd.step(), ahead.step(), steps == [0, 1, 2])[2] and ahead.count == 2 and quiet(sched.step) and abs(sgd.param_groups[1]['lr'] - .125) < 1e-9 and sched.optimizer is sgd "
         "and 'momentum_buffer' in sgd.state[w] and float(adam.state[w]['step']) == 1. and quiet(adam.step)",
     ),
+    "loaders with persistent workers": (
+        """
+import torch
+from torch.utils.data import DataLoader
+data = list(range(12)); torch.manual_seed(0); plain = DataLoader(data, 4, shuffle=True)
+keeping = DataLoader(data, 4, shuffle=True, num_workers=1, persistent_workers=True); half = DataLoader(data, 4, num_workers=1, persistent_workers=True)
+first = [b.tolist() for b in keeping]; next(iter(half)); [b.tolist() for b in keeping]
+state = torch.get_rng_state(); want = [[b.tolist() for b in keeping] for _ in range(2)]; torch.set_rng_state(state)
+""",
+        "[[b.tolist() for b in keeping] for _ in range(2)] == want and keeping.dataset is data is half.dataset and [b.tolist() for b in half] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]] "
+        "and all('Multi' in type(d._iterator).__name__ for d in (keeping, half)) and [len(b) for b in plain] == [4, 4, 4] and keeping.generator is None",
+    ),
     "tensors of other layouts": (
         """
 import torch
