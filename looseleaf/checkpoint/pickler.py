@@ -148,7 +148,9 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
             from looseleaf.checkpoint.torch_memory import reduce_storage
 
             return reduce_storage(value, self.scope.memory)
-        if torch is not None and issubclass(kind, (torch.nn.Module, torch.optim.Optimizer, torch.utils.data.DataLoader)):
+        if torch is None:
+            return None
+        if issubclass(kind, (torch.nn.Module, torch.optim.Optimizer, torch.utils.data.DataLoader)):
             from looseleaf.checkpoint import torch_objects
 
             if torch_objects.has_workers(value):

@@ -64,7 +64,10 @@ _BY_NAME: Final[tuple[tuple[str, str, Refusal], ...]] = (
     ("looseleaf", "", Refusal("LOOSELEAF_OBJECT", "it is a part of LooseLeaf itself")),
 )  # fmt: skip
 # Instances of these are by design plain state although their package is listed above.
-_PLAIN_OF_OURS: Final = ("looseleaf.errors", "looseleaf.checkpoint.memory", "looseleaf.checkpoint.stub", "looseleaf.checkpoint.torch_objects")
+_PLAIN_OF_OURS: Final = (
+    "looseleaf.errors", "looseleaf.checkpoint.memory", "looseleaf.checkpoint.stub",
+    "looseleaf.checkpoint.torch_objects",
+)  # fmt: skip
 
 _LOCK: Final = type(threading.Lock())
 _RLOCK: Final = type(threading.RLock())
