@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
-from looseleaf.checkpoint import by_name
+from looseleaf.checkpoint import by_name, exceptions, widgets
 from looseleaf.checkpoint.code_reducers import registered_with
 from looseleaf.checkpoint.refusals import refusal_of_type
 from looseleaf.checkpoint.stub import Stub
@@ -92,7 +92,7 @@ class Edges:
         if refusal_of_type(kind) is not None:
             return _leaf
         if issubclass(kind, BaseException):
-            return self._exception
+            return exceptions.parts
         if issubclass(kind, logging.Logger):
             return self._logger
         if issubclass(kind, types.ModuleType):
@@ -101,6 +101,8 @@ class Edges:
             return self._weakref
         if issubclass(kind, enum.Enum) and by_name.is_importable(kind):
             return None
+        if widgets.is_widget_part(kind):
+            return widgets.parts
         return self._classify_library(kind)
 
     def _classify_library(self, kind: type) -> Handler | None:
@@ -158,9 +160,6 @@ class Edges:
             return None
         children = [child for child in vars(value).values() if type(child) not in ATOMS]
         return [type(value), *value.__bases__, *children, *registered_with(value)]
-
-    def _exception(self, value: BaseException) -> Children:
-        return [type(value), value.args, *getattr(value, "__dict__", {}).values()]
 
     def _logger(self, value: logging.Logger) -> Children:
         return [value.handlers, value.filters]

@@ -20,6 +20,7 @@ import cloudpickle
 
 from looseleaf.checkpoint import code_reducers, rebuild
 from looseleaf.checkpoint.by_name import is_importable, is_library_module, module_dicts, module_instances
+from looseleaf.checkpoint.exceptions import reduce_exception
 from looseleaf.checkpoint.loaded_memory import inline_memory
 from looseleaf.checkpoint.memory import Block, MemoryMap
 from looseleaf.checkpoint.refusals import refusal_of_instance, standard_streams
@@ -175,6 +176,8 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
             return reduce_widget(value)
         if issubclass(kind, logging.Logger):
             return code_reducers.reduce_logger(value)
+        if issubclass(kind, BaseException):
+            return reduce_exception(value)
         if isinstance(value, enum.Enum) and not is_importable(kind):
             return code_reducers.reduce_enum_member(value)
         if issubclass(kind, weakref.ref):
