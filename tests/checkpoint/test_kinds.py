@@ -34,6 +34,35 @@ st = w.untyped_storage(); ts = torch.ones(4).storage()
         "type(w) is torch.nn.Parameter and w.tag['a'] is w and w.requires_grad and p.data_ptr() == w.data_ptr() and not frozen.requires_grad and sub.double_sum == 6 "
         "and type(sub) is T and sub.note == 'n' and inf.is_inference() and st.data_ptr() == w.data_ptr() and list(ts) == [1.] * 4",
     ),
+    "exceptions": (
+        """
+import json, torch
+class Wanted(ValueError):
+    def __init__(self, wanted, found, *, hint=None): super().__init__(f"{wanted} {found}"); self.wanted, self.hint = wanted, hint
+    def __setattr__(self, name, value):
+        if "done" in vars(self) and not name.startswith("__"): raise TypeError("set by __init__ only")
+        object.__setattr__(self, name, value)
+class Slotted(KeyError):
+    __slots__ = ("where", "empty")
+class Pickled(Exception):
+    def __init__(self, a, b): self.a, self.b = a, b
+    def __reduce__(self): return Pickled, (1, 2)
+class Group(ExceptionGroup):
+    def __new__(cls, errors): return super().__new__(cls, "own group", errors)
+    def derive(self, errors): return Group(errors)
+big = torch.ones(100_000); w = Wanted((2, 3), 6, hint=big); vars(w)["done"] = True; w.add_note("n1"); s = Slotted("k"); s.where = big; p = Pickled(3, w)
+def caught(code):
+    try: exec(code, globals())
+    except BaseException as error: return error
+os_error, name, attribute, uni, syntax, imp, js, chained, hidden = map(caught, ("open('/none/x')", "nope", "big.nope", "bytes([255]).decode()", "1 +", "from os import nope", "json.loads('{')", "try: 1 / 0\\nexcept Exception as e: raise w from e", "try: 1 / 0\\nexcept Exception: raise KeyError(1) from None"))
+ended, left = StopIteration(big), SystemExit(3); g = ExceptionGroup("g", [w, ExceptionGroup("inner", [s])]); own = Group([os_error]); s.__context__ = g; loop = ValueError(); loop.args = (loop,)
+before = [(str(e), repr(e)) for e in (w, s, p, os_error, name, attribute, uni, syntax, imp, js, ended, left, g, own)]
+""",
+        "[(str(e), repr(e)) for e in (w, s, p, os_error, name, attribute, uni, syntax, imp, js, ended, left, g, own)] == before and w.hint is big and s.where is big and not hasattr(s, 'empty') and p.b is w and p.a == 3 "
+        "and w.__notes__ == ['n1'] and (os_error.errno, os_error.filename, type(os_error)) == (2, '/none/x', FileNotFoundError) and name.name == 'nope' and attribute.obj is big and uni.start == 0 and syntax.lineno == 1 and imp.name == 'os' and js.pos == 1 "
+        "and chained is w and type(w.__cause__) is ZeroDivisionError and w.__suppress_context__ and hidden.__suppress_context__ and type(hidden.__context__) is ZeroDivisionError and hidden.__cause__ is None and ended.value is big and left.code == 3 "
+        "and g.exceptions[0] is w and g.exceptions[1].exceptions[0] is s and s.__context__ is g and own.exceptions[0] is os_error and type(own.derive([w])) is Group and loop.args[0] is loop and w.__traceback__ is None",
+    ),
     "hooks": (
         """
 import torch
