@@ -16,8 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 from looseleaf.devices.identity import grad_of
+from looseleaf.devices.mismatches import device_name
 from looseleaf.devices.mode import Handler, VirtualDeviceMode
 from looseleaf.devices.patches import PatchSet
+from looseleaf.devices.requests import cuda_type_name
 from looseleaf.devices.stack import on_stack
 from looseleaf.devices.tags import index_of, retag_storage, tag_tensor
 
@@ -27,6 +29,7 @@ _graph: Any = importlib.import_module("torch.autograd.graph")
 _function: Any = importlib.import_module("torch.autograd.function")
 Tensor = torch.Tensor
 _CONTEXT_DEVICES = "_looseleaf_devices"
+_MARK = "_looseleaf_tagged"
 
 _depth = threading.local()
 # The mode of this process's virtual devices, for callbacks that came here with the state of the session.
@@ -55,6 +58,8 @@ def handlers(mode: VirtualDeviceMode) -> dict[Any, Handler]:
         return func(*args, **kwargs)
 
     def grad(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = dict(zip(("outputs", "inputs", "grad_outputs"), args, strict=False)) | kwargs
+        _check_roots(given.get("outputs"), given.get("grad_outputs"))
         result = func(*args, **kwargs)
         inputs = kwargs.get("inputs", args[1] if len(args) > 1 else ())
         inputs = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
@@ -64,7 +69,21 @@ def handlers(mode: VirtualDeviceMode) -> dict[Any, Handler]:
         tensor, hook = args[0], kwargs.get("hook", args[1] if len(args) > 1 else None)
         return func(tensor, placing_hook(tensor, hook))
 
+    def grad_fn(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        node, index = func(*args), index_of(args[0])
+        if node is not None and index is not None and not isinstance(node, _function.BackwardCFunction):
+            _tag_at(mode, node, index)
+        return node
+
+    def backward(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if index_of(args[0]) is not None:
+            mode.use()
+        _check_roots(args[0], kwargs.get("gradient", args[1] if len(args) > 1 else None))
+        return func(*args, **kwargs)
+
     return {
+        torch._C.TensorBase.grad_fn.__get__: grad_fn,
+        torch.Tensor.backward: backward,
         torch.Tensor.grad.__get__: get_grad,
         torch.Tensor.grad.__set__: set_grad,
         torch._C.TensorBase.grad.__get__: get_grad,
@@ -86,9 +105,51 @@ def run_hook(hook: Callable[[Any], Any], of: weakref.ref[Any], index: int | None
     It is saved as part of the tensor, and may come to run where there are no virtual devices.
     """
     tensor = of()
-    if mode_here is not None and isinstance(gradient, Tensor):
-        gradient = _placed(mode_here, gradient, index if tensor is None else index_of(tensor))
-    return hook(gradient)
+    if mode_here is None or not isinstance(gradient, Tensor):
+        return hook(gradient)
+    place = index if tensor is None else index_of(tensor)
+    gradient = _placed(mode_here, gradient, place)
+    result = hook(gradient)
+    if isinstance(result, Tensor) and index_of(result) != place:
+        raise RuntimeError(
+            f"hook '{getattr(hook, '__name__', '<unknown>')}' has changed the type of value "
+            f"(was {_type_name(gradient)} got {_type_name(result)})"
+        )
+    return result
+
+
+def _type_name(tensor: Any) -> str:
+    """As C++ names a tensor's type, such as "CUDAFloatType"."""
+    name = cuda_type_name(tensor.dtype, None).removeprefix("torch.").removesuffix("Tensor")
+    return f"{'CPU' if index_of(tensor) is None else 'CUDA'}{name}Type"
+
+
+def _tag_at(mode: VirtualDeviceMode, node: Any, index: int) -> None:
+    """Let hooks on a node that a person looks at see gradients on the device. Before theirs, so that they run after."""
+    if _MARK in node.metadata:
+        return
+    node.metadata[_MARK] = True
+
+    def tag(*groups: Any) -> None:
+        for gradient in (one for group in groups for one in group):
+            if isinstance(gradient, Tensor) and index_of(gradient) is None:
+                tag_tensor(mode.gpus, gradient, index)
+
+    node.register_prehook(tag)
+    node.register_hook(tag)
+
+
+def _check_roots(roots: Any, gradients: Any) -> None:
+    """Raise for a gradient that a person gave and that is not where its root is."""
+    if gradients is None or in_backward():
+        return
+    roots, gradients = ((one,) if isinstance(one, Tensor) else one for one in (roots, gradients))
+    for place, (root, gradient) in enumerate(zip(roots, gradients, strict=False)):
+        if isinstance(root, Tensor) and isinstance(gradient, Tensor) and index_of(root) != index_of(gradient):
+            raise RuntimeError(
+                f"invalid gradient at index {place} - expected device {device_name(index_of(root))} "
+                f"but got {device_name(index_of(gradient))}"
+            )
 
 
 def _edge_index(edge: Any) -> int | None:
@@ -125,6 +186,15 @@ def patch(mode: VirtualDeviceMode, patches: PatchSet) -> None:
             _depth.count -= 1
 
     patches.set(sys.modules[__name__], "mode_here", mode)
+    original_backward = _autograd.backward
+
+    @functools.wraps(original_backward)
+    def backward(tensors: Any, grad_tensors: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if on_stack(mode):
+            _check_roots(tensors, grad_tensors)
+        return original_backward(tensors, grad_tensors, *args, **kwargs)
+
+    patches.set(_autograd, "backward", backward)
     patches.set(_graph, "_engine_run_backward", run_backward)
     patches.set(_autograd, "_engine_run_backward", run_backward)
     _patch_functions(mode, patches)

@@ -11,6 +11,7 @@ from typing import Any
 
 from looseleaf.devices import autograd, sequences, stack
 from looseleaf.devices.backend import device_index
+from looseleaf.devices.device_type import patch_host_tensor_types
 from looseleaf.devices.generators import DefaultGenerator, Generator
 from looseleaf.devices.identity import Identity
 from looseleaf.devices.legacy import make_tensor, patch_legacy
@@ -19,11 +20,18 @@ from looseleaf.devices.mode import VirtualDeviceMode
 from looseleaf.devices.moves import Moves
 from looseleaf.devices.queries import CUDA_MODULES, named, patch_queries
 from looseleaf.devices.requests import checked
-from looseleaf.devices.storages import patch_class_defaults, patch_serialization, patch_storages, restored_on
+from looseleaf.devices.storages import (
+    patch_class_defaults,
+    patch_serialization,
+    patch_storage_making,
+    patch_storages,
+    restored_on,
+)
 from looseleaf.devices.streams import StreamRegistry
 from looseleaf.devices.tagged_backend import TaggedBackend
 from looseleaf.devices.tags import retag_storage, storage_index, tag_storage
 from looseleaf.devices.threads import patch_threads
+from looseleaf.devices.unsupported import patch_unsupported
 from looseleaf.devices.virtual import VirtualGpus
 from looseleaf.devices.wrappers import patch_wrappers
 
@@ -49,10 +57,13 @@ class EmulatedBackend(TaggedBackend):
         patch_class_defaults(patches)
         patch_queries(gpus, patches)
         patch_storages(gpus, self.mode, patches)
+        patch_storage_making(gpus, patches)
         patch_serialization(restored_on(gpus), gpus, patches)
         autograd.patch(self.mode, patches)
         patch_wrappers(self.mode, patches)
+        self._hooks = patch_unsupported(self.mode, patches)
         patch_legacy(patches, make_tensor)
+        patch_host_tensor_types(patches)
         patches.set(torch, "Generator", Generator)
         # Checkpointing saves the device's random state only if this says that there is a device.
         patches.set(torch.cuda, "_initialized", True)
@@ -65,11 +76,18 @@ class EmulatedBackend(TaggedBackend):
                 patches.set(torch.accelerator, name, named(answer, name))
         patches.set(torch.accelerator, "synchronize", named(lambda device=None: gpus.touch(), "synchronize"))
         patches.set(torch.accelerator, "current_stream", named(streams.current, "current_stream"))
+        for name, generic in streams.generic_classes().items():
+            patches.set(torch, name, generic)
         patches.set(torch.cuda, "default_generators", self._default_generators())
         patch_threads(self.ensure_thread, self.leave_thread, patches)
 
     def _default_generators(self) -> tuple[DefaultGenerator, ...]:
         return tuple(DefaultGenerator(self.gpus, index) for index in range(self.gpus.count))
+
+    def close(self) -> None:
+        for hook in self._hooks:
+            hook.stop()
+        super().close()
 
     def ensure_thread(self) -> None:
         """Virtual devices in this thread too, whatever it ran before; cheap, once is enough."""

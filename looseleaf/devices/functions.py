@@ -59,13 +59,33 @@ kaiming_uniform_ kaiming_normal_ orthogonal_ sparse_ svd_lowrank pca_lowrank _st
 _CONVOLUTIONS = """
 conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d
 """
-# CUDA's autocast computes these in float32 (torch's documentation of autocast, "CUDA Ops that autocast to float32").
+_RECURRENT = """
+lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell
+"""
+# The lists of CUDA's autocast (torch's documentation of autocast and `ATen/autocast_mode.h`), by their Python names.
 _AUTOCAST_FLOAT32 = """
 __pow__ __rpow__ __rtruediv__ acos asin cosh cosine_embedding_loss cdist cosine_similarity cross_entropy cumprod cumsum
 dist erfinv exp expm1 group_norm hinge_embedding_loss kl_div l1_loss layer_norm log log10 log_softmax log1p log2
 margin_ranking_loss mse_loss multilabel_margin_loss multi_margin_loss nll_loss norm normalize pdist poisson_nll_loss
 pow prod reciprocal rsqrt sinh smooth_l1_loss huber_loss soft_margin_loss softmax softmin softplus sum tan
 triplet_margin_loss binary_cross_entropy_with_logits gaussian_nll_loss multilabel_soft_margin_loss renorm
+rms_norm native_layer_norm logsumexp frobenius_norm nuclear_norm vector_norm matrix_norm interpolate upsample
+upsample_nearest upsample_bilinear pairwise_distance gumbel_softmax local_response_norm
+"""
+_AUTOCAST_LOW = """
+conv1d conv2d conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution prelu addmm addmv addr
+matmul __matmul__ __rmatmul__ einsum mm mv vecdot linear addbmm baddbmm bmm chain_matmul multi_dot
+scaled_dot_product_attention
+"""
+_AUTOCAST_WIDEST = """
+addcdiv addcmul atan2 bilinear cross dot vdot grid_sample grid_sampler index_put tensordot scatter_add
+"""
+# Made of several operators of those lists.
+_AUTOCAST_WITHIN = """
+multi_head_attention_forward matrix_power cov corrcoef
+"""
+_AUTOCAST_UNSAFE = """
+binary_cross_entropy
 """
 
 
@@ -103,6 +123,11 @@ MIXED_ALLOWED: frozenset[Any] = _resolve(_MIXED_ALLOWED, _ALL)
 NUMBERS_ALLOWED: frozenset[Any] = _resolve(_NUMBERS_ALLOWED, _TENSOR_AND_TORCH)
 RANDOM: frozenset[Any] = _resolve(_RANDOM, (*_ALL, _INIT))
 CONVOLUTIONS: frozenset[Any] = _resolve(_CONVOLUTIONS, (torch, _F))
+RECURRENT: frozenset[Any] = _resolve(_RECURRENT, (_VF,))
 AUTOCAST_FLOAT32: frozenset[Any] = _resolve(_AUTOCAST_FLOAT32, _ALL)
+AUTOCAST_LOW: frozenset[Any] = _resolve(_AUTOCAST_LOW, _ALL)
+AUTOCAST_WIDEST: frozenset[Any] = _resolve(_AUTOCAST_WIDEST, _ALL)
+AUTOCAST_WITHIN: frozenset[Any] = _resolve(_AUTOCAST_WITHIN, _ALL)
+AUTOCAST_UNSAFE: frozenset[Any] = _resolve(_AUTOCAST_UNSAFE, (_F, torch._C._nn))
 # A default device set with torch.set_default_device or `with torch.device(...)` applies to these alone.
 CONSTRUCTORS: frozenset[Any] = frozenset(_device_context._device_constructors())

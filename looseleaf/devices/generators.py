@@ -14,16 +14,16 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from looseleaf.devices.virtual import VirtualGpus
+from looseleaf.devices.virtual import VirtualGenerator, VirtualGpus
 
 torch: Any = importlib.import_module("torch")
 _cpu = torch.default_generator
 
 
-def draw(gpus: VirtualGpus, index: int, call: Callable[[], Any]) -> Any:
-    """Run `call`, whose draws come from the generator of device `index`."""
+def draw(generator: VirtualGenerator, call: Callable[[], Any]) -> Any:
+    """Run `call`, whose draws come from `generator`."""
     saved = _cpu.get_state()
-    _cpu.manual_seed(gpus.generators[index].next_seed())
+    _cpu.manual_seed(generator.next_seed())
     try:
         return call()
     finally:
@@ -39,27 +39,74 @@ real_generator: Any = torch.Generator
 
 
 class Generator(torch.Generator, metaclass=_GeneratorType):  # type: ignore[misc]
-    """`torch.Generator` where `device="cuda"` is a virtual one. A generator of the CPU is torch's own."""
+    """`torch.Generator` where `device="cuda"` is a virtual one. A generator of the CPU is torch's own.
 
-    _gpus: VirtualGpus
-    _index: int
+    Seeded alike, it gives what the device's default generator gives, as on CUDA.
+    """
+
+    virtual: VirtualGenerator
+    _index: int | None
 
     def __new__(cls, device: Any = "cpu") -> Any:
         asked = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
         if asked.type != "cuda":
             return real_generator(asked)
-        made = super().__new__(cls, "cpu")
-        made.manual_seed(0)
-        made._index = asked.index
+        return cls._made(asked.index or 0, VirtualGenerator())
+
+    @classmethod
+    def _made(cls, index: int, virtual: VirtualGenerator) -> Generator:
+        made: Generator = super().__new__(cls, "cpu")
+        made._index, made.virtual = index, virtual
         return made
 
     @property
     def device(self) -> Any:
         """The virtual device, always with an index."""
-        return torch.device("cuda", self._index or 0)
+        return torch.device("cuda", self._index)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (Generator, (self.device,), super().__reduce__()[2])
+        return (Generator, (self.device,), self.virtual.get())
+
+    def __setstate__(self, state: bytes) -> None:
+        self.virtual.set(state)
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Seed it."""
+        self.virtual.manual_seed(int(seed))
+        return self
+
+    def initial_seed(self) -> int:
+        """The seed last set."""
+        return self.virtual.seed
+
+    def seed(self) -> int:
+        """Seed it from the system's entropy."""
+        self.virtual.manual_seed(_fresh_seed())
+        return self.virtual.seed
+
+    def get_offset(self) -> int:
+        """How far it has drawn."""
+        return self.virtual.offset
+
+    def set_offset(self, offset: int) -> None:
+        """Draw on from there."""
+        self.virtual.offset = int(offset)
+
+    def get_state(self) -> Any:
+        """16 bytes as a ByteTensor on the host."""
+        return torch.frombuffer(bytearray(self.virtual.get()), dtype=torch.uint8)
+
+    def set_state(self, state: Any) -> Generator:
+        """What `get_state` gave; raises RuntimeError for anything of another size."""
+        try:
+            self.virtual.set(bytes(state.tolist()))
+        except ValueError as error:
+            raise RuntimeError(str(error)) from error
+        return self
+
+    def clone_state(self) -> Generator:
+        """Another generator that goes on from here."""
+        return self._made(self._index or 0, VirtualGenerator(self.virtual.seed, self.virtual.offset))
 
 
 Generator.__module__ = "torch"
@@ -75,40 +122,14 @@ def check_generator(generator: Any, on_device: bool) -> None:
         raise RuntimeError(f"Expected a '{wants}' device type for generator but found '{has}'")
 
 
-class DefaultGenerator:
-    """An element of `torch.cuda.default_generators`: a handle on a virtual device's own generator."""
+class DefaultGenerator(Generator):
+    """An element of `torch.cuda.default_generators`: a virtual device's own generator."""
 
-    def __init__(self, gpus: VirtualGpus, index: int) -> None:
-        self._generator = gpus.generators[index]
-        self.device = torch.device("cuda", index)
+    def __new__(cls, gpus: VirtualGpus, index: int) -> Any:
+        return cls._made(index, gpus.generators[index])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (default_generator, (self.device.index,))
-
-    def manual_seed(self, seed: int) -> DefaultGenerator:
-        """Seed it."""
-        self._generator.manual_seed(int(seed))
-        return self
-
-    def initial_seed(self) -> int:
-        """The seed last set."""
-        return self._generator.seed
-
-    def seed(self) -> int:
-        """Seed it from the system's entropy."""
-        self._generator.manual_seed(_fresh_seed())
-        return self._generator.seed
-
-    def get_state(self) -> Any:
-        """16 bytes as a ByteTensor on the host."""
-        return torch.frombuffer(bytearray(self._generator.get()), dtype=torch.uint8)
-
-    def set_state(self, state: Any) -> None:
-        """What `get_state` gave; raises RuntimeError for anything of another size."""
-        try:
-            self._generator.set(bytes(state.tolist()))
-        except ValueError as error:
-            raise RuntimeError(str(error)) from error
+        return (default_generator, (self._index,))
 
 
 def default_generator(index: int) -> Any:

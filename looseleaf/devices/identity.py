@@ -8,9 +8,9 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from looseleaf.devices import functions
+from looseleaf.devices import functions, mismatches
 from looseleaf.devices.mode import Handler, VirtualDeviceMode
-from looseleaf.devices.tags import index_of, retag_storage, tag_tensor
+from looseleaf.devices.tags import index_of, recharge_storage, retag_storage, storage_index, tag_tensor
 from looseleaf.errors import Unsupported
 
 torch: Any = importlib.import_module("torch")
@@ -19,6 +19,17 @@ Tensor = torch.Tensor
 _strided = torch.strided
 _grad_get = torch.Tensor.grad.__get__
 _BASE = torch._C.TensorBase
+
+
+_MASKS = (torch.bool, torch.uint8)
+
+
+class VirtualGpuAttributeError(Unsupported, AttributeError):
+    """Both: a refusal of LooseLeaf, and what `hasattr` takes for a missing attribute."""
+
+
+def _parts(key: Any) -> tuple[Any, ...]:
+    return key if isinstance(key, tuple) else (key,)
 
 
 def passthrough(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -57,7 +68,12 @@ class Identity:
                 torch.Tensor.record_stream: self.nothing,
                 torch.Tensor.share_memory_: self.share_memory_,
                 torch.Tensor.is_shared: self.is_shared,
+                torch.Tensor.__cuda_array_interface__.__get__: self.array_interface,
                 torch.Tensor.__getitem__: self.getitem,
+                torch.Tensor.__setitem__: self.setitem,
+                torch.Tensor.set_: self.set_,
+                torch.Tensor.resize_: self.resize_,
+                torch.Tensor.resize_as_: self.resize_,
                 torch.Tensor.item: self.item,
                 torch.Tensor.tolist: self.item,
                 torch.Tensor.apply_: self.host_only,
@@ -103,6 +119,9 @@ class Identity:
         tensor = args[0]
         if index_of(tensor) is None or (tensor.dim() == 0 and type(tensor) is Tensor):
             return func(*args, **kwargs)
+        if tensor.dim() == 0 and args[1]:
+            # torch's printer formats the elements of a subclass so.
+            return format(tensor.item(), args[1])
         with self.mode:
             return object.__format__(*args)
 
@@ -146,16 +165,78 @@ class Identity:
         tensor, key = args[0], args[1]
         index = index_of(tensor)
         if index is None:
-            for part in key if isinstance(key, tuple) else (key,):
-                if isinstance(part, Tensor) and part.dim() > 0 and index_of(part) is not None:
-                    raise RuntimeError(
-                        "indices should be either on cpu or on the same device as the indexed tensor (cpu)"
-                    )
+            self._check_key(index, key)
             return func(*args, **kwargs)
+        if type(key) is not int:
+            self._check_key(index, key)
         result = func(*args, **kwargs)
         self.mode.use()
         tag_tensor(self.gpus, result, index)
         return result
+
+    def setitem(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Between devices values are copied, as by `copy_`; but through index tensors only numbers are."""
+        tensor, key, value = args
+        index = index_of(tensor)
+        other = index_of(value) if isinstance(value, Tensor) else index
+        if index is None and other is None and not any(isinstance(part, Tensor) for part in _parts(key)):
+            return func(*args, **kwargs)
+        by_tensors = self._check_key(index, key)
+        if other != index and by_tensors and value.dim():
+            raise mismatches.two_devices_error(index, other)
+        self.mode.write(func)
+        return func(*args, **kwargs)
+
+    def _check_key(self, index: int | None, key: Any) -> bool:
+        """Raise for an index tensor of a device that is not the indexed one's; whether there are index tensors."""
+        found = False
+        for part in _parts(key):
+            if isinstance(part, (list, range)):
+                found = True
+            elif isinstance(part, Tensor) and (part.dim() > 0 or part.dtype in _MASKS):
+                found = True
+                at = index_of(part)
+                if at is not None and at != index:
+                    raise mismatches.index_error(index)
+        return found
+
+    def set_(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A tensor takes another one's memory on its own device only."""
+        source = kwargs.get("source", args[1] if len(args) > 1 else None)
+        at = index_of(source) if isinstance(source, Tensor) else storage_index(source) if source is not None else None
+        index = index_of(args[0])
+        if source is not None and at != index:
+            raise RuntimeError(
+                f'Attempted to set the storage of a tensor on device "{mismatches.device_name(index)}" to a storage on '
+                f'different device "{mismatches.device_name(at)}".  This is no longer allowed; the devices must match.'
+            )
+        if index is not None:
+            self.mode.write(func)
+        result = func(*args, **kwargs)
+        if source is None and index is not None:
+            tag_tensor(self.gpus, result, index)
+        return result
+
+    def resize_(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """New memory is the device's too, and counts."""
+        if index_of(args[0]) is None:
+            return func(*args, **kwargs)
+        self.mode.write(func)
+        result = func(*args, **kwargs)
+        if args[0].layout is _strided:
+            recharge_storage(self.gpus, args[0].untyped_storage())
+        return result
+
+    def array_interface(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Other libraries would take the address for a real GPU's."""
+        if index_of(args[0]) is None:
+            return func(*args, **kwargs)
+        raise VirtualGpuAttributeError(
+            "VIRTUAL_GPU_UNSUPPORTED",
+            "__cuda_array_interface__ cannot hand a tensor of a LooseLeaf virtual GPU to another library; that needs a "
+            "real GPU. Nothing was changed; use .cpu() first to hand over a host copy.",
+            feature="__cuda_array_interface__",
+        )
 
     def item(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Reading values waits for the device."""

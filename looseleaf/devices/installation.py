@@ -11,7 +11,9 @@ from typing import Any
 
 from looseleaf.devices.backend import KINDS, ROLES, DeviceBackend, DeviceState, NoneBackend
 from looseleaf.devices.hook import PostImportHook
+from looseleaf.devices.patches import PatchSet
 from looseleaf.devices.refusals import RefusingFinder
+from looseleaf.devices.spawned import watch_spawns
 from looseleaf.devices.virtual import VirtualGpus
 from looseleaf.errors import InvalidArgument
 
@@ -39,12 +41,16 @@ class Installation:
         self._raw_later: list[tuple[int, contextlib.ExitStack]] = []
         self._hook = PostImportHook("torch", self._torch_imported)
         self._refusals = RefusingFinder()
+        self._patches = PatchSet()
+        self._spawn_hook: PostImportHook | None = None
 
     def start(self) -> None:
         """Watch for torch, or patch it now if it is there."""
         if self.kind == "none":
             return
         self._hook.start()
+        if self.kind == "emulated" and self.role != "zygote":
+            self._spawn_hook = watch_spawns(self._settings, self._patches)
         if self.kind == "emulated" and self.role in ("worker", "reference"):
             self._refusals.start()
             _watch_forks(self)
@@ -54,9 +60,16 @@ class Installation:
         _watch_forks(None)
         self._hook.stop()
         self._refusals.stop()
+        if self._spawn_hook is not None:
+            self._spawn_hook.stop()
+        self._patches.restore()
         if self._backend is not None:
             self._backend.close()
             self._backend = None
+
+    def _settings(self) -> tuple[str, str, int, bool, int]:
+        """What a spawned child shall install."""
+        return (self.role, self.kind, self.gpus.count, self.gpus.delays, self.gpus.memory_bytes)
 
     def _torch_imported(self) -> None:
         """Runs in the importing thread."""

@@ -76,6 +76,9 @@ class _ReadMode(VirtualDeviceMode):
     def use(self) -> None:
         """Reading is none."""
 
+    def write(self, func: Any) -> None:
+        refuse(getattr(func, "__name__", str(func)))
+
     def printing(self, handler: Handler) -> Handler:
         """`handler`, which may compute with the value: torch's printer does."""
 

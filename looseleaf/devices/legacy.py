@@ -51,7 +51,8 @@ def patch_legacy(patches: PatchSet, make: Callable[..., Any]) -> None:
         name = t if isinstance(t, str) else f"{t.__module__}.{t.__name__}"
         if not name.startswith("torch.cuda."):
             torch.set_default_device(None)
-            original(t)
+            kind = getattr(torch, name.rpartition(".")[2])
+            original(getattr(kind, "real", kind))
             return
         torch.set_default_dtype(DTYPES[name.rpartition(".")[2]])
         torch.set_default_device("cuda")

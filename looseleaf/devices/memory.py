@@ -7,13 +7,11 @@ Imported only after torch.
 from __future__ import annotations
 
 import importlib
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 from looseleaf.devices.queries import index_from
-from looseleaf.devices.virtual import DEVICE_NAME, Ledger, VirtualGpus
-from looseleaf.units import format_bytes
+from looseleaf.devices.virtual import SEGMENT_BYTES, Ledger, VirtualGpus
 
 torch: Any = importlib.import_module("torch")
 
@@ -40,30 +38,8 @@ def memory_answers(gpus: VirtualGpus) -> dict[str, Callable[..., Any]]:
         one = ledger(device)
         one.limit_bytes = int(one.capacity_bytes * fraction)
 
-    def stats(device: Any = None) -> OrderedDict[str, Any]:
-        one = ledger(device)
-        live, reserved = one.live_bytes(), one.reserved_bytes()
-        figures = {
-            "active_bytes": (live, one.peak_bytes),
-            "allocated_bytes": (live, one.peak_bytes),
-            "reserved_bytes": (reserved, one.peak_reserved_bytes),
-            "allocation": (one.allocations - one.frees, one.allocations),
-        }
-        made: OrderedDict[str, Any] = OrderedDict()
-        for name, (current, peak) in figures.items():
-            made[f"{name}.all.current"], made[f"{name}.all.peak"] = current, peak
-        made["allocation.all.allocated"], made["allocation.all.freed"] = one.allocations, one.frees
-        made["num_alloc_retries"] = made["num_ooms"] = 0
-        return made
-
-    def summary(device: Any = None, abbreviated: bool = False) -> str:
-        one, index = ledger(device), index_from(gpus, device)
-        rows = [("Allocated memory", one.live_bytes(), one.peak_bytes)]
-        rows.append(("GPU reserved memory", one.reserved_bytes(), one.peak_reserved_bytes))
-        lines = [f"| {DEVICE_NAME} memory summary, device ID {index} (lower bounds)"]
-        lines.append("| Metric | Cur Usage | Peak Usage")
-        lines += [f"| {name} | {format_bytes(now)} | {format_bytes(peak)}" for name, now, peak in rows]
-        return "\n".join(lines)
+    def stats(device: Any = None) -> dict[str, Any]:
+        return _nested_stats(ledger(device))
 
     def fraction(device: Any = None) -> float:
         one = ledger(device)
@@ -80,8 +56,8 @@ def memory_answers(gpus: VirtualGpus) -> dict[str, Callable[..., Any]]:
         "empty_cache": empty_cache,
         "set_per_process_memory_fraction": set_fraction,
         "get_per_process_memory_fraction": fraction,
-        "memory_stats": stats,
-        "memory_summary": summary,
+        "memory_stats_as_nested_dict": stats,
+        "host_memory_stats_as_nested_dict": dict,
         "memory_snapshot": lambda *args, **kwargs: [],
         "list_gpu_processes": lambda device=None: f"GPU:{index_from(gpus, device)}\nno processes are running",
         "ipc_collect": gpus.touch,
@@ -94,14 +70,39 @@ def memory_answers(gpus: VirtualGpus) -> dict[str, Callable[..., Any]]:
     return answers
 
 
+def _nested_stats(one: Ledger) -> dict[str, Any]:
+    """As the allocator of torch's CUDA build tells them, so that torch's own code makes figures and tables of them.
+
+    Pools and splits are not told apart: all is in "all" and in the pool of large blocks.
+    """
+    live, reserved = one.live_bytes(), one.reserved_bytes()
+
+    def figure(current: int, peak: int, allocated: int) -> dict[str, dict[str, int]]:
+        known = {"current": current, "peak": peak, "allocated": allocated, "freed": allocated - current}
+        return {"all": known, "large_pool": known, "small_pool": dict.fromkeys(known, 0)}
+
+    held, none = figure(live, one.peak_bytes, one.allocated_bytes), figure(0, 0, 0)
+    blocks = figure(one.allocations - one.frees, one.peak_allocations, one.allocations)
+    kept = figure(reserved, one.peak_reserved_bytes, max(reserved, one.peak_reserved_bytes))
+    segments = figure(reserved // SEGMENT_BYTES, one.peak_reserved_bytes // SEGMENT_BYTES, reserved // SEGMENT_BYTES)
+    return {
+        "allocation": blocks, "active": blocks, "allocated_bytes": held, "active_bytes": held, "requested_bytes": held,
+        "reserved_bytes": kept, "segment": segments, "inactive_split": none, "inactive_split_bytes": none,
+        "oversize_allocations": none["all"], "oversize_segments": none["all"], "max_split_size": -1,
+        "num_alloc_retries": 0, "num_ooms": one.refusals, "num_sync_all_streams": 0, "num_device_alloc": 0,
+        "num_device_free": 0,
+    }
+
+
 def accelerator_memory_answers(gpus: VirtualGpus) -> dict[str, Callable[..., Any]]:
     """By the name of the `torch.accelerator` function."""
     cuda = memory_answers(gpus)
     same = (
-        "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved", "memory_stats",
+        "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
         "reset_peak_memory_stats", "reset_accumulated_memory_stats", "empty_cache",
     )
-    return {**{name: cuda[name] for name in same}, "get_memory_info": cuda["mem_get_info"]}
+    stats = {"memory_stats": lambda device=None: torch.cuda.memory_stats(device)}
+    return {**{name: cuda[name] for name in same}, **stats, "get_memory_info": cuda["mem_get_info"]}
 
 
 # Other `torch.cuda` functions that do work on a device; a virtual one has nothing to do or to measure.

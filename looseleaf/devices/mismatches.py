@@ -232,7 +232,7 @@ def two_devices_error(first: int | None, second: int | None) -> RuntimeError:
 
 @functools.cache
 def _checked_methods() -> dict[str, str]:
-    """By "operator.overload": the name under which CUDA's operator checks its arguments; empty without torch's table."""
+    """By "operator.overload": the name under which CUDA checks its arguments; empty if torch has no table."""
     try:
         text = (Path(importlib.import_module("torchgen").__path__[0]) / _TABLE).read_text()
     except (ImportError, OSError):

@@ -27,7 +27,11 @@ _overrides: Any = importlib.import_module("torch.overrides")
 
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
+_is_lazy = torch.nn.parameter.is_lazy
 _is_autocast_enabled = torch.is_autocast_enabled
+
+_dispatch_stack_size = torch._C._len_torch_dispatch_stack
+_dispatch_stack_at = torch._C._get_dispatch_stack_at
 
 Handler = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 # Types of arguments that hold no tensor; checked by identity before anything slower.
@@ -57,7 +61,8 @@ class Scan:
         elif kind in _PLAIN:
             return
         elif isinstance(value, Tensor):
-            self._tensor(value)
+            if not _is_lazy(value):
+                self._tensor(value)
         elif isinstance(value, (list, tuple)):
             for item in value:
                 kind = type(item)
@@ -112,6 +117,8 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
         if kwargs:
             for value in kwargs.values():
                 add(value)
+            if kwargs.get("generator") is not None and kwargs.get("device") is None:
+                self._check_generator(func, kwargs["generator"], scan.index)
             if kwargs.get("device") is not None:
                 return self.construct(func, args, kwargs, kwargs["device"], scan.any)
             if kwargs.get("pin_memory"):
@@ -128,6 +135,8 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
         if mixed and self._must_check(func, scan):
             return self.run_checked(func, args, kwargs, index)
         result = self.run(func, args, kwargs, index)
+        if kwargs and "out" in kwargs:
+            self._recharge(kwargs["out"])
         kind = type(result)
         if kind is Tensor:
             if scan.host is None and scan.scalar is None:
@@ -138,17 +147,39 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
             self.adopt(result, index, args)
         return result
 
+    def _check_generator(self, func: Any, generator: Any, index: int | None) -> None:
+        """A call without a device of its own draws where its tensors are, or on the default device."""
+        default = default_device() if func in functions.CONSTRUCTORS else None
+        generators.check_generator(generator, index is not None or (default is not None and default.type == "cuda"))
+
+    def check_real(self) -> None:
+        """Raise if new tensors are not real ones in this thread now, as under torch.export."""
+        for level in range(_dispatch_stack_size()):
+            if type(_dispatch_stack_at(level)).__name__ == "FakeTensorMode":
+                from looseleaf.devices import unsupported
+
+                unsupported.refuse_fake()
+
     def use(self) -> None:
         """A device is used now; raises in a forked child that may not."""
         if self.gpus.touched_at is None:
             self.gpus.touch()
 
+    def write(self, func: Any) -> None:
+        """A device's memory is changed in place now, by `func`."""
+        self.use()
+
     def run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> Any:
         """Compute on the CPU what virtual device `index` would, with its generator and under its autocast."""
         if self.saving_hooks:
             self.running.call = (index, args)
-        if func in functions.RANDOM and kwargs.get("generator") is None:
-            return generators.draw(self.gpus, index, lambda: self._compute(func, args, kwargs))
+        if func in functions.RANDOM:
+            source = self.gpus.generators[index]
+            given = kwargs.get("generator")
+            if given is not None:
+                generators.check_generator(given, on_device=True)
+                source, kwargs = given.virtual, {**kwargs, "generator": None}
+            return generators.draw(source, lambda: self._compute(func, args, kwargs))
         return self._compute(func, args, kwargs)
 
     def _compute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -163,7 +194,12 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
         try:
             return func(*args, **kwargs)
         except RuntimeError as error:
-            if "DefaultCPUAllocator" not in str(error):
+            text = str(error)
+            if text.startswith("Could not run '") and "from the 'CPU' backend" in text:
+                from looseleaf.devices import unsupported
+
+                unsupported.refuse(text.split("'")[1], advice=unsupported.ADVICE_KERNEL)
+            if "DefaultCPUAllocator" not in text:
                 raise
             raise torch.OutOfMemoryError(f"CUDA out of memory. (This virtual GPU's host: {error})") from error
 
@@ -177,11 +213,12 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
         kwargs = {**kwargs, "device": "cpu"}
         pinned = bool(kwargs.pop("pin_memory", False))
         if target == HOST:
+            generators.check_generator(kwargs.get("generator"), on_device=False)
             result = func(*args, **kwargs)
         else:
             self.use()
-            if "generator" in kwargs:
-                generators.check_generator(kwargs["generator"], on_device=True)
+            if _dispatch_stack_size():
+                self.check_real()
             result = self.run(func, args, kwargs, target)
             if type(result) is Tensor and not from_tensors and not pinned:
                 tag_tensor(self.gpus, result, target)
@@ -211,6 +248,12 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
         if pinned:
             result.untyped_storage()._looseleaf_pinned = True
         return result
+
+    def _recharge(self, out: Any) -> None:
+        """An `out=` tensor may have got more memory."""
+        for one in out if isinstance(out, (list, tuple)) else (out,):
+            if isinstance(one, Tensor) and one.layout is torch.strided:
+                tags.recharge_storage(self.gpus, one.untyped_storage())
 
     def adopt(self, result: Any, index: int, args: tuple[Any, ...] = ()) -> None:
         """Tag every new tensor in `result`; one that is, or shares memory with, a host argument stays the host's."""

@@ -58,6 +58,7 @@ class Moves:
         if have == want:
             return self._same_device(func, tensor, have, kwargs)
         self.mode.use()
+        self.mode.check_real()
         kwargs = {**kwargs, "copy": True}
         result = self.mode.guarded(_to, (tensor, "cpu"), kwargs)
         if want is not None:
@@ -197,7 +198,14 @@ class Moves:
 
     def as_tensor(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """`torch.as_tensor` and `asarray`: as `tensor`, sharing memory where the device allows it."""
-        return self.tensor(func, args, kwargs)
+        data = args[0] if args else kwargs.get("data", kwargs.get("obj"))
+        result = self.tensor(func, args, kwargs)
+        index = index_of(result)
+        if index is not None and not isinstance(data, (Tensor, list, tuple, int, float, complex)):
+            # It shares the memory of an array of the host, which no device can.
+            result = result.clone(memory_format=torch.preserve_format)
+            tag_tensor(self.gpus, result, index)
+        return result
 
     def _data_index(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int | None:
         data = args[0] if args else kwargs.get("data", kwargs.get("obj"))

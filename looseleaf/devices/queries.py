@@ -10,6 +10,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from looseleaf.devices.device_type import patch_device_type
 from looseleaf.devices.generators import generator_answers
 from looseleaf.devices.patches import PatchSet
 from looseleaf.devices.requests import checked
@@ -24,6 +25,14 @@ from looseleaf.devices.virtual import (
 
 torch: Any = importlib.import_module("torch")
 CUDA_MODULES: tuple[Any, ...] = (torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.streams)
+
+
+FFT_PLANS_MAX = 4096
+# What `torch.accelerator` asks C++: by its name there, the answer of `torch.cuda`.
+_ACCELERATOR_IN_C = {
+    "_accelerator_getDeviceIndex": "current_device", "_accelerator_setDeviceIndex": "set_device",
+    "_accelerator_exchangeDevice": "_exchange_device", "_accelerator_maybeExchangeDevice": "_exchange_device",
+}
 
 
 class DeviceProperties:
@@ -136,10 +145,18 @@ def patch_queries(gpus: VirtualGpus, patches: PatchSet) -> None:
     for name, answer in accelerator_answers(gpus).items():
         if name in vars(torch.accelerator):
             patches.set(torch.accelerator, name, named(answer, name))
+    patch_device_type(patches)
+    for name, same in _ACCELERATOR_IN_C.items():
+        if hasattr(torch._C, name):
+            patches.set(torch._C, name, named(cuda_answers(gpus)[same], name))
     patches.set(torch.version, "cuda", CUDA_VERSION)
     patches.set(torch.backends.cuda, "is_built", named(lambda: True, "is_built"))
     patches.set(torch.backends.cudnn, "is_available", lambda: True)
     patches.set(torch.backends.cudnn, "version", lambda: CUDNN_VERSION)
+    # Plans of Fourier transforms that CUDA would keep; there are none.
+    patches.set(torch.backends.cuda.cuFFTPlanCache, "size", 0)
+    patches.set(torch.backends.cuda.cuFFTPlanCache, "max_size", FFT_PLANS_MAX)
+    patches.set(torch.backends.cuda.cuFFTPlanCache, "clear", lambda self: None)
     # Layers ask this before they lay out weights for cuDNN, which is not there.
     patches.set(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
 

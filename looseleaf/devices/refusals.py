@@ -11,7 +11,9 @@ from types import ModuleType
 from looseleaf.errors import Unsupported
 
 REAL_GPU_PACKAGES: frozenset[str] = frozenset(
-    {"cupy", "cudf", "cuml", "cugraph", "cuspatial", "cucim", "pycuda", "rmm"}
+    {
+        "cucim", "cudf", "cugraph", "cuml", "cupy", "cuspatial", "flash_attn", "pycuda", "rmm", "tensorrt", "triton",
+    }
 )
 
 

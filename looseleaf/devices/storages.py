@@ -12,7 +12,7 @@ from typing import Any
 from looseleaf.devices.patches import PatchSet
 from looseleaf.devices.requests import HOST, requested
 from looseleaf.devices.stack import on_stack
-from looseleaf.devices.tags import CLASS_DEFAULTS, retag_storage, storage_index
+from looseleaf.devices.tags import CLASS_DEFAULTS, recharge_storage, retag_storage, storage_index
 from looseleaf.devices.virtual import VirtualGpus
 from looseleaf.errors import Unsupported
 
@@ -64,6 +64,30 @@ def patch_storages(gpus: VirtualGpus, mode: Any, patches: PatchSet) -> None:
     patches.set(_UntypedStorage, "to", to)
     patches.set(_UntypedStorage, "clone", clone)
     patches.set(_UntypedStorage, "_share_cuda_", _refuse_sharing)
+
+
+def patch_storage_making(gpus: VirtualGpus, patches: PatchSet) -> None:
+    """`torch.UntypedStorage(10, device="cuda")`, `torch.cuda.FloatStorage(10)`, and memory that grows in place."""
+    original, original_resize = _UntypedStorage.__new__, _UntypedStorage.resize_
+
+    def new(cls: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        target = HOST if device is None else requested(gpus, device)
+        if target == HOST:
+            return original(cls, *args, **kwargs)
+        if target < HOST:
+            return original(cls, *args, device=device, **kwargs)
+        gpus.touch()
+        made = original(cls, *args, **kwargs)
+        retag_storage(gpus, made, target)
+        return made
+
+    def resize_(self: Any, size: int) -> Any:
+        result = original_resize(self, size)
+        recharge_storage(gpus, self)
+        return result
+
+    patches.set(_UntypedStorage, "__new__", staticmethod(new))
+    patches.set(_UntypedStorage, "resize_", resize_)
 
 
 def _refuse_sharing(storage: Any, *args: Any, **kwargs: Any) -> Any:

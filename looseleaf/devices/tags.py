@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from looseleaf.devices.virtual import Ledger, VirtualGpus
+from looseleaf.devices.virtual import Ledger, VirtualGpus, charged_bytes
 from looseleaf.units import GIB, MIB
 
 torch: Any = importlib.import_module("torch")
@@ -33,15 +33,15 @@ _strided = torch.strided
 class Tag:
     """Dies with its storage, and then takes the storage's bytes off the device's ledger."""
 
-    __slots__ = ("_charged_bytes", "_ledger", "index")
+    __slots__ = ("_ledger", "charged_bytes", "index")
 
     def __init__(self, index: int, ledger: Ledger, charged_bytes: int) -> None:
         self.index = index
         self._ledger = ledger
-        self._charged_bytes = charged_bytes
+        self.charged_bytes = charged_bytes
 
     def __del__(self) -> None:
-        self._ledger.free(self._charged_bytes)
+        self._ledger.free(self.charged_bytes)
 
 
 def storage_index(storage: Any) -> int | None:
@@ -89,10 +89,15 @@ def storage_tensors(tensor: Any) -> list[Any]:
 
 def tag_storage(gpus: VirtualGpus, storage: Any, index: int) -> None:
     """Put an untagged storage on virtual device `index`; raises torch.OutOfMemoryError when it does not fit."""
+    _charge(gpus, storage, index)
+
+
+def _charge(gpus: VirtualGpus, storage: Any, index: int) -> None:
     size = storage.nbytes()
     ledger = gpus.ledgers[index]
     charged = ledger.add(size)
     if charged is None:
+        ledger.refusals += 1
         raise torch.OutOfMemoryError(out_of_memory_text(gpus, size, index))
     storage._looseleaf_tag = Tag(index, ledger, charged)
 
@@ -102,6 +107,14 @@ def retag_storage(gpus: VirtualGpus, storage: Any, index: int | None) -> None:
     storage._looseleaf_tag = None
     if index is not None:
         tag_storage(gpus, storage, index)
+
+
+def recharge_storage(gpus: VirtualGpus, storage: Any) -> None:
+    """Count a storage that may have grown or shrunk with the bytes that it has now."""
+    tag = getattr(storage, TAG, None)
+    if tag is not None and tag.charged_bytes != charged_bytes(storage.nbytes()):
+        # As the allocator would: new memory first, then the old is given back.
+        _charge(gpus, storage, tag.index)
 
 
 def tag_tensor(gpus: VirtualGpus, tensor: Any, index: int) -> None:
@@ -133,14 +146,20 @@ def out_of_memory_text(gpus: VirtualGpus, size_bytes: int, index: int) -> str:
     """As CUDA's caching allocator says it."""
     ledger = gpus.ledgers[index]
     live, reserved = ledger.live_bytes(), ledger.reserved_bytes()
-    free = max(ledger.limit_bytes - live, 0)
+    free = max(ledger.capacity_bytes - reserved, 0)
+    allowed = f"{_size(ledger.limit_bytes)} allowed; " if ledger.limit_bytes < ledger.capacity_bytes else ""
     return (
         f"CUDA out of memory. Tried to allocate {_size(size_bytes)}. GPU {index} has a total capacity of "
-        f"{_size(ledger.capacity_bytes)} of which {_size(free)} is free. Of the allocated memory {_size(live)} is "
-        f"allocated by PyTorch, and {_size(max(reserved - live, 0))} is reserved by PyTorch but unallocated. "
+        f"{_size(ledger.capacity_bytes)} of which {_size(free)} is free. "
+        f"Including non-PyTorch memory, this process has {_size(reserved)} memory in use. "
+        f"{allowed}Of the allocated memory {_size(live)} is allocated by PyTorch, and "
+        f"{_size(max(reserved - live, 0))} is reserved by PyTorch but unallocated. "
         "(This is a LooseLeaf virtual GPU; its size is a setting.)"
     )
 
 
 def _size(size_bytes: int) -> str:
-    return f"{size_bytes / GIB:.2f} GiB" if size_bytes >= GIB else f"{size_bytes / MIB:.2f} MiB"
+    for unit, name in ((GIB, "GiB"), (MIB, "MiB"), (1024, "KiB")):
+        if size_bytes > unit:
+            return f"{size_bytes / unit:.2f} {name}"
+    return f"{size_bytes} bytes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -24,3 +25,19 @@ def patch_threads(enter: Callable[[], None], leave: Callable[[], None], patches:
             leave()
 
     patches.set(threading.Thread, "_bootstrap_inner", bootstrap_inner)
+
+    start: Any = _thread.start_new_thread
+
+    def start_new_thread(function: Callable[..., object], args: Any = (), kwargs: Any = None) -> int:
+        def run(*given: Any, **named: Any) -> None:
+            enter()
+            try:
+                function(*given, **named)
+            finally:
+                leave()
+
+        return int(start(run, args, kwargs or {}))
+
+    for name in ("start_new_thread", "start_new"):
+        if hasattr(_thread, name):
+            patches.set(_thread, name, start_new_thread)

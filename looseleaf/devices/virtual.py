@@ -38,6 +38,11 @@ def round_up(size_bytes: int, unit_bytes: int) -> int:
     return -(-size_bytes // unit_bytes) * unit_bytes
 
 
+def charged_bytes(size_bytes: int) -> int:
+    """What the allocator takes for a tensor of this size."""
+    return -(-size_bytes // ALLOCATION_BYTES) * ALLOCATION_BYTES
+
+
 class Ledger:
     """Live bytes of one virtual device, as an allocator would count them. Thread-safe, also against finalisers."""
 
@@ -49,7 +54,10 @@ class Ledger:
         self._cached_bytes = 0
         self.peak_bytes = 0
         self.peak_reserved_bytes = 0
+        self.peak_allocations = 0
+        self.allocated_bytes = 0
         self.allocations = 0
+        self.refusals = 0
         self.frees = 0
         # A storage may die inside any bytecode, also while this thread holds the lock: its death is only noted here,
         # by one atomic append, and folded in later. Holds at most one entry per live storage.
@@ -57,7 +65,7 @@ class Ledger:
 
     def add(self, size_bytes: int) -> int | None:
         """Count an allocation; returns what to pass to `free`, or None if it would pass the limit."""
-        charged = -(-size_bytes // ALLOCATION_BYTES) * ALLOCATION_BYTES
+        charged = charged_bytes(size_bytes)
         with self._lock:
             if self._freed:
                 self._fold()
@@ -66,6 +74,8 @@ class Ledger:
                 return None
             self._live_bytes = live
             self.allocations += 1
+            self.allocated_bytes += charged
+            self.peak_allocations = max(self.peak_allocations, self.allocations - self.frees)
             if live > self.peak_bytes:
                 self.peak_bytes = live
             if live > self._cached_bytes:
@@ -100,6 +110,7 @@ class Ledger:
         with self._lock:
             self._fold()
             self.peak_bytes = self._live_bytes
+            self.peak_allocations = self.allocations - self.frees
             self.peak_reserved_bytes = self._cached_bytes
 
     def _fold(self) -> None:

@@ -5,17 +5,22 @@ Imported only after torch.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
 
+from looseleaf.devices import autocast, mismatches
+from looseleaf.devices.autograd import in_backward
+from looseleaf.devices.comm import comm_answers
 from looseleaf.devices.mode import Scan, VirtualDeviceMode
 from looseleaf.devices.patches import PatchSet
-from looseleaf.devices.queries import standing_in
+from looseleaf.devices.queries import named
+from looseleaf.devices.requests import HOST, requested
 from looseleaf.devices.stack import on_stack
 from looseleaf.devices.tags import index_of
-from looseleaf.errors import Unsupported
+from looseleaf.devices.unsupported import refuse
 
 torch: Any = importlib.import_module("torch")
 Tensor = torch.Tensor
@@ -27,14 +32,16 @@ def patch_wrappers(mode: VirtualDeviceMode, patches: PatchSet) -> None:
     _patch_parse_to(mode, patches)
     _patch_scripts(mode, patches)
     _patch_compile(patches)
-    _patch_data_parallel(mode, patches)
+    _patch_attention(mode, patches)
     _patch_nested(mode, patches)
     _patch_profiler(patches)
     patches.set(torch.cuda.nvtx, "_nvtx", _NoRanges())
-    for name in ("CUDAGraph", "graph", "make_graphed_callables", "cudart", "MemPool", "CUDAPluggableAllocator"):
-        if hasattr(torch.cuda, name):
-            stand_in = standing_in(getattr(torch.cuda, name), name, _refusal(f"torch.cuda.{name}"))
-            patches.set(torch.cuda, name, stand_in)
+    for name, answer in comm_answers().items():
+        patches.set(torch._C, name, answer)
+    # Streams that torch keeps for scattering belong to the devices that there were when it made them.
+    patches.set(importlib.import_module("torch.nn.parallel._functions"), "_streams", None)
+    for name in ("start", "stop"):
+        patches.set(torch.cuda.profiler, name, named(lambda: None, name))
 
 
 def _patch_grouping(patches: PatchSet) -> None:
@@ -86,14 +93,16 @@ def _patch_scripts(mode: VirtualDeviceMode, patches: PatchSet) -> None:
             scan = Scan()
             for value in (*args, *kwargs.values()):
                 scan.add(value)
-            if scan.index is None and isinstance(self, torch.nn.Module):
+            if isinstance(self, torch.nn.Module):
                 for parameter in self.parameters():
                     scan.add(parameter)
-                    break
-            result = original(self, *args, **kwargs)
-            if scan.index is not None:
-                mode.use()
-                mode.adopt(result, scan.index, args)
+            if scan.index is None:
+                return _refusing_devices(original, (self, *args), kwargs)
+            mode.use()
+            mixed = scan.other is not None or (scan.host is not None and not in_backward())
+            with mismatches.DeviceCheck(mode.adopt) if mixed else contextlib.nullcontext():
+                result = _refusing_devices(_under_autocast(original), (self, *args), kwargs)
+            mode.adopt(result, scan.index, args)
             return result
 
         return call
@@ -101,6 +110,59 @@ def _patch_scripts(mode: VirtualDeviceMode, patches: PatchSet) -> None:
     patches.set(torch._C.ScriptFunction, "__call__", wrapped(torch._C.ScriptFunction.__call__))
     for module in (torch.jit.ScriptModule, torch.jit.RecursiveScriptModule):
         patches.set(module, "__call__", wrapped(module.__call__))
+    original_load = torch.jit.load
+
+    @functools.wraps(original_load)
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        target = HOST if map_location is None else requested(mode.gpus, map_location)
+        if target < 0:
+            return original_load(f, map_location, *args, **kwargs)
+        return original_load(f, "cpu", *args, **kwargs).to(torch.device("cuda", target))
+
+    patches.set(torch.jit, "load", load)
+
+
+def _under_autocast(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A script is made of many operators: all of it runs under one autocast."""
+    if not torch.is_autocast_enabled("cuda"):
+        return original
+    return lambda *args, **kwargs: autocast.within(original, args, kwargs, torch.get_autocast_dtype("cuda"))
+
+
+# What C++ says where torch was built without CUDA.
+_NO_CUDA = (
+    "support for cuda devices", "from the 'CUDA' backend", "Torch not compiled with CUDA",
+    "The CUDA library MUST be loaded",
+)
+
+
+def _refusing_devices(original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A script that names a CUDA device itself asks C++ for it."""
+    try:
+        return original(*args, **kwargs)
+    except RuntimeError as error:
+        if not any(text in str(error) for text in _NO_CUDA):
+            raise
+        refuse(
+            "torchscript_device",
+            "This TorchScript names a CUDA device in its own text, and LooseLeaf virtual GPUs exist in Python only.",
+            "Nothing was changed; let it take the device from an argument (x.device), or run where LooseLeaf has GPUs.",
+        )
+
+
+def _patch_attention(mode: VirtualDeviceMode, patches: PatchSet) -> None:
+    """Any of CUDA's attention kernels may be chosen; the CPU has one of them and the plain computation."""
+
+    def attention(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if torch._C._get_math_sdp_enabled():
+            return mode.call(func, args, kwargs)
+        torch._C._set_sdp_use_math(True)
+        try:
+            return mode.call(func, args, kwargs)
+        finally:
+            torch._C._set_sdp_use_math(False)
+
+    mode.handlers[torch.nn.functional.scaled_dot_product_attention] = attention
 
 
 def _patch_compile(patches: PatchSet) -> None:
@@ -113,24 +175,6 @@ def _patch_compile(patches: PatchSet) -> None:
         return original(*args, **kwargs)
 
     patches.set(torch, "compile", compile_eagerly)
-
-
-def _patch_data_parallel(mode: VirtualDeviceMode, patches: PatchSet) -> None:
-    """`nn.DataParallel` runs its module once, on its first device: virtual GPUs share the same cores."""
-
-    def forward(self: Any, *inputs: Any, **kwargs: Any) -> Any:
-        if not self.device_ids:
-            return self.module(*inputs, **kwargs)
-        for tensor in (*self.module.parameters(), *self.module.buffers()):
-            if tensor.device != self.src_device_obj:
-                raise RuntimeError(
-                    "module must have its parameters and buffers "
-                    f"on device {self.src_device_obj} (device_ids[0]) but found one of them on device: {tensor.device}"
-                )
-        moved = _moved((inputs, kwargs), self.src_device_obj)
-        return self.module(*moved[0], **moved[1])
-
-    patches.set(torch.nn.DataParallel, "forward", forward)
 
 
 def _patch_nested(mode: VirtualDeviceMode, patches: PatchSet) -> None:
@@ -159,7 +203,8 @@ def _patch_profiler(patches: PatchSet) -> None:
 
     def start_session(self: Any, *, activities: Any = None, **kwargs: Any) -> None:
         cuda = torch.profiler.ProfilerActivity.CUDA
-        wanted = None if activities is None else [one for one in activities if one != cuda]
+        host = torch.profiler.ProfilerActivity.CPU
+        wanted = None if activities is None else [one for one in activities if one != cuda] or [host]
         original_session(self, activities=wanted, **kwargs)
 
     patches.set(recorder, "__init__", start_recorder)
@@ -171,28 +216,3 @@ class _NoRanges:
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         return lambda *args, **kwargs: 0
-
-
-def _moved(value: Any, device: Any) -> Any:
-    """All tensors of nested lists, tuples and dicts on `device`."""
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if isinstance(value, dict):
-        return {key: _moved(item, device) for key, item in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_moved(item, device) for item in value))
-    if isinstance(value, (list, tuple)):
-        return type(value)(_moved(item, device) for item in value)
-    return value
-
-
-def _refusal(feature: str) -> Callable[..., Any]:
-    def refuse(*args: Any, **kwargs: Any) -> Any:
-        raise Unsupported(
-            "VIRTUAL_GPU_UNSUPPORTED",
-            f"{feature} needs a real GPU; this is a LooseLeaf virtual GPU, which computes on the CPU. "
-            "Nothing was changed; run without it, or where LooseLeaf has GPUs.",
-            feature=feature,
-        )
-
-    return refuse

@@ -3,6 +3,8 @@
 # ruff: noqa: PLW0108 - the functions are patched after this module is imported
 from __future__ import annotations
 
+import _thread
+import multiprocessing.spawn
 import os
 import subprocess
 import sys
@@ -12,6 +14,7 @@ import types
 import pytest
 import torch
 import torch._dynamo
+import torch.utils.cpp_extension
 
 from looseleaf import devices
 from looseleaf.devices import hook
@@ -23,7 +26,10 @@ _OWNERS = (
     torch.autograd, torch.autograd.graph, torch.autograd.function.Function, torch.autograd.function.BackwardCFunction,
     torch.autograd.graph.saved_tensors_hooks, torch.serialization, torch._C.ScriptFunction, torch.jit.ScriptModule,
     torch.jit.RecursiveScriptModule, torch.nn.DataParallel, threading.Thread, torch.cuda.nvtx, torch._C._nested,
-    torch.autograd.profiler.profile, torch.profiler.profiler._KinetoProfile,
+    torch.autograd.profiler.profile, torch.profiler.profiler._KinetoProfile, torch.backends.cuda.cuFFTPlanCache,
+    torch.nn.parallel._functions, torch.cuda.profiler, torch.cuda.nccl, torch.cuda.jiterator, torch.distributed,
+    torch.distributed.distributed_c10d, torch._subclasses.fake_tensor.FakeTensorMode, torch.jit, torch.utils.dlpack,
+    torch.utils.cpp_extension, _thread, multiprocessing.spawn,
 )
 
 
