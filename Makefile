@@ -10,10 +10,14 @@ JOBS ?= 2
 
 SETUP_STAMP := $(VENV)/.set-up
 BUILT_STAMP := $(VENV)/.built
-NATIVE_SOURCES := $(wildcard csrc/dirty_tracker/*.h csrc/dirty_tracker/*.cpp csrc/dirty_tracker/*.cu csrc/third_party/*/*)
+NATIVE_SOURCES := $(wildcard csrc/dirty_tracker/*.h csrc/dirty_tracker/*.cpp csrc/dirty_tracker/*.cu csrc/third_party/*/*) \
+	$(wildcard csrc/object_graph/*.h csrc/object_graph/*.cpp)
 PROTOS := $(shell find proto -name '*.proto')
 
 NATIVE_TEST := build/native-test/dirty_tracker_test
+GRAPH_TEST := build/native-test/object_graph_test
+GRAPH_TEST_SOURCES := csrc/object_graph/tests/object_graph_test.cpp csrc/object_graph/dominators.cpp
+SANITIZED := $(CXX) -std=c++17 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all
 NATIVE_TEST_SOURCES := $(wildcard csrc/dirty_tracker/tests/*.cpp) \
 	$(filter-out %_bindings.cpp, $(wildcard csrc/dirty_tracker/*.cpp))
 
@@ -52,13 +56,17 @@ demo: setup  ## run the example notebook with virtual GPUs, at the pace of a per
 test: setup  ## run the tests that need no GPU and little time
 	$(PYTEST) -m "not slow and not gpu" -n $(JOBS) --dist loadfile
 
-native-test: $(NATIVE_TEST)  ## run the C++ tests under the address and undefined-behaviour sanitizers
+native-test: $(NATIVE_TEST) $(GRAPH_TEST)  ## run the C++ tests under the address and undefined-behaviour sanitizers
 	$(NATIVE_TEST)
+	$(GRAPH_TEST)
 
 $(NATIVE_TEST): $(NATIVE_TEST_SOURCES) $(wildcard csrc/dirty_tracker/*.h)
 	@mkdir -p $(@D)
-	$(CXX) -std=c++17 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all \
-		-Icsrc/dirty_tracker $(NATIVE_TEST_SOURCES) -o $@ -pthread
+	$(SANITIZED) -Icsrc/dirty_tracker $(NATIVE_TEST_SOURCES) -o $@ -pthread
+
+$(GRAPH_TEST): $(GRAPH_TEST_SOURCES) $(wildcard csrc/object_graph/*.h)
+	@mkdir -p $(@D)
+	$(SANITIZED) -Icsrc/object_graph $(GRAPH_TEST_SOURCES) -o $@
 
 lint: setup  ## check style, import contracts and, where buf is installed, the protos
 	$(BIN)/ruff check
@@ -86,5 +94,5 @@ dist: setup  ## build the sdist and the wheel into dist/
 
 clean:  ## remove what was built and written, but not .venv
 	rm -rf build dist $(OUT) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache
-	rm -f looseleaf/v1/*_pb2*.py looseleaf/v1/*_pb2*.pyi looseleaf/dirty_tracker/*.so $(BUILT_STAMP)
+	rm -f looseleaf/v1/*_pb2*.py looseleaf/v1/*_pb2*.pyi looseleaf/*/*.so $(BUILT_STAMP)
 	find looseleaf services tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -26,6 +26,7 @@ ROOT = Path(__file__).resolve().parent
 PROTO = Path("proto")
 NATIVE = Path("csrc/dirty_tracker")
 XXHASH = Path("csrc/third_party/xxhash")
+OBJECT_GRAPH = Path("csrc/object_graph")
 KERNELSPEC = "share/jupyter/kernels/looseleaf"
 CUDA_ARCHS_DEFAULT = "75;80;86;89;90"
 # -g0: debug information makes the extension twenty times larger.
@@ -169,7 +170,7 @@ def sources(folder: Path, patterns: Iterable[str]) -> list[str]:
 
 
 def extensions() -> list[Extension]:
-    """`_core` always; `_cuda` by `wants_cuda`."""
+    """`_core` and `_graph` always; `_cuda` by `wants_cuda`."""
     import pybind11
 
     with_cuda = wants_cuda()
@@ -185,8 +186,17 @@ def extensions() -> list[Extension]:
         depends=headers,
         language="c++",
     )
+    graph = Extension(
+        "looseleaf.checkpoint._graph",
+        sources=sources(OBJECT_GRAPH, ["*.cpp"]),
+        include_dirs=[pybind11.get_include(), str(OBJECT_GRAPH)],
+        extra_compile_args=CXX_FLAGS,
+        extra_link_args=["-s"],
+        depends=sources(OBJECT_GRAPH, ["*.h"]),
+        language="c++",
+    )
     if not with_cuda:
-        return [core]
+        return [core, graph]
     home = cuda_home(find_nvcc() or Path())
     cuda = Extension(
         "looseleaf.dirty_tracker._cuda",
@@ -199,7 +209,7 @@ def extensions() -> list[Extension]:
         depends=headers,
         language="c++",
     )
-    return [core, cuda]
+    return [core, graph, cuda]
 
 
 os.chdir(ROOT)

@@ -17,7 +17,7 @@ from looseleaf.checkpoint.paths import path_to
 from looseleaf.checkpoint.reports import AdvanceReport
 from looseleaf.checkpoint.restorer import Restorer, stub_for
 from looseleaf.checkpoint.stub import Stub
-from looseleaf.checkpoint.walk import Walk
+from looseleaf.checkpoint.walk import Graph
 from looseleaf.errors import PreconditionFailed
 from looseleaf.ids import UnitId
 
@@ -191,18 +191,17 @@ class Advancer:
             return []
         cut = [id(self._namespace), id(sys.modules)]
         edges = Edges(cut, on_array=_bases, on_tensor=_parts, on_storage=lambda _: (), on_bytes=lambda _: None)
-        walk = Walk(edges, lambda value: id(value) in dropped)
+        graph = Graph(edges, dropped)
         kept = [(name, value) for name, value in list(self._namespace.items()) if self._is_kept(name, value, local)]
         found = []
         for name, value in kept:
-            walk.add_root(name, value)
-        graph = walk.graph
+            graph.add_root(name, value)
         graph.find_heads()
         for name, value in kept:
             root = graph.node_of(value)
             for address in dropped:
-                node = graph.index.get(address, 0)
-                if root and node > 0 and _reaches(graph, root, node):
+                node = graph.node_at(address)
+                if root and node and _reaches(graph, root, node):
                     found.append((name, path_to(graph, node, root)))
                     break
         return found
@@ -214,14 +213,14 @@ class Advancer:
         return is_result and self._tracker.hidden(name)
 
 
-def _reaches(graph: Any, root: int, node: int) -> bool:
+def _reaches(graph: Graph, root: int, node: int) -> bool:
     seen = {node}
     todo = [node]
     while todo:
         current = todo.pop()
         if current == root:
             return True
-        for above in (graph.parents[current], *graph.extra_predecessors.get(current, ())):
+        for above in graph.predecessors(current):
             if above and above not in seen:
                 seen.add(above)
                 todo.append(above)

@@ -59,6 +59,6 @@ def choose_members(
     enough = BUNDLE_HEADS_MIN if least is None else least
     if len(candidates) <= enough:
         return []
-    with_memory = {graph.heads[graph.node_of(user)] for user in memory_users}
+    with_memory = {graph.head(graph.node_of(user)) for user in memory_users}
     chosen = [node for node in candidates if node not in with_memory]
     return chosen if len(chosen) > enough else []

@@ -22,8 +22,7 @@ from looseleaf.checkpoint.memory import Block, MemoryMap
 from looseleaf.checkpoint.naming import Namer
 from looseleaf.checkpoint.paths import attributes_of, path_to
 from looseleaf.checkpoint.pickler import PickleScope
-from looseleaf.checkpoint.stub import Stub
-from looseleaf.checkpoint.walk import SCALARS, Graph, Walk
+from looseleaf.checkpoint.walk import SCALARS, Graph
 from looseleaf.ids import UnitId
 
 # A chain of objects is cut into units of about this many steps when one pickle cannot hold it.
@@ -41,16 +40,16 @@ PROCESS_STATE: Final = "\0process"
 class Captured:
     """`roots`: live variable -> unit. `drafts`: every live unit. `failures`: variable -> (why not, path).
 
-    `payloads`, `inline`: blocks stored as regions, and small shared ones with their units.
+    `graph`: the walk. `payloads`, `inline`: blocks stored as regions, and small shared ones with their units.
     """
 
+    graph: Graph
     roots: dict[str, UnitId] = field(default_factory=dict)
     drafts: dict[UnitId, Draft] = field(default_factory=dict)
     failed_units: dict[UnitId, Failure] = field(default_factory=dict)
     failures: dict[str, tuple[Failure, str]] = field(default_factory=dict)
     payloads: list[Block] = field(default_factory=list)
     inline: list[tuple[UnitId, Block]] = field(default_factory=list)
-    graph: Graph = field(default_factory=Graph)
 
 
 def capture(
@@ -88,14 +87,14 @@ def _cuts_within(graph: Graph, deep: list[Draft]) -> set[int]:
     unit_of = {graph.node_of(head): draft.unit_id for draft in deep for head in _heads_of(draft)}
     if not unit_of:
         return set()
-    depths = [0] * len(graph.objects)
+    depths = [0] * len(graph)
     cuts = set()
-    for node in range(1, len(graph.objects)):
-        unit_id, above = unit_of.get(graph.heads[node]), graph.parents[node]
-        if unit_id is not None and above and unit_of.get(graph.heads[above]) == unit_id:
+    for node in range(1, len(graph)):
+        unit_id, above = unit_of.get(graph.head(node)), graph.parent(node)
+        if unit_id is not None and above and unit_of.get(graph.head(above)) == unit_id:
             depths[node] = depths[above] + 1
             if depths[node] % CHAIN_STEPS_MAX == 0:
-                cuts.add(id(graph.objects[node]))
+                cuts.add(id(graph.object(node)))
     return cuts
 
 
@@ -110,7 +109,7 @@ def _culprits_in_bundles(graph: Graph, failed: list[Draft]) -> set[int]:
     for draft in failed:
         node = graph.node_of(draft.failure.culprit) if draft.failure and isinstance(draft.value, Bundle) else 0
         if node:
-            found.add(id(graph.objects[graph.heads[node]]))
+            found.add(id(graph.object(graph.head(node))))
     return found
 
 
@@ -119,14 +118,14 @@ def _parts_of(graph: Graph, stuck: list[Draft]) -> set[int]:
     heads = {graph.node_of(head) for draft in stuck for head in _heads_of(draft)}
     if not heads:
         return set()
-    nodes = [node for node in range(1, len(graph.objects)) if graph.heads[node] in heads][:_PARTS_MAX]
-    return {id(graph.objects[node]) for node in nodes if _can_be_filled(graph, node)}
+    nodes = [node for node in range(1, len(graph)) if graph.head(node) in heads][:_PARTS_MAX]
+    return {id(graph.object(node)) for node in nodes if _can_be_filled(graph, node)}
 
 
 def _can_be_filled(graph: Graph, node: int) -> bool:
     """False for immutable containers, and for attribute dicts: those are made with their objects."""
-    value = graph.objects[node]
-    return type(value) not in (tuple, frozenset) and attributes_of(graph.objects[graph.parents[node]]) is not value
+    value, above = graph.object(node), graph.parent(node)
+    return type(value) not in (tuple, frozenset) and (not above or attributes_of(graph.object(above)) is not value)
 
 
 class _Round:
@@ -144,16 +143,15 @@ class _Round:
         self, roots: Sequence[tuple[str, Any]], held: list[tuple[UnitId, Any]], held_memory: list[LoadedMemory],
         cuts: set[int],
     ) -> Captured:  # fmt: skip
-        found = Captured()
         memory = MemoryMap(self._label_late)
-        walk = Walk(_edges(self._namespace, memory), lambda value: self._is_forced(value, cuts))
-        atoms = {name for name, value in roots if walk.add_root(name, value) == 0}
+        graph = Graph(_edges(self._namespace, memory), {*cuts, *self._places, *self._labels.live_addresses()})
+        found = Captured(graph)
+        atoms = {name for name, value in roots if graph.add_root(name, value) == 0}
         for unit_id, value in held:
             for member in value.members if isinstance(value, Bundle) else [value]:
-                walk.add_root(f"(unit {unit_id})", member)
+                graph.add_root(f"(unit {unit_id})", member)
         for loaded in held_memory:
             memory.note_held(loaded)
-        graph = found.graph = walk.graph
         graph.find_heads()
         memory.merge(self._labels.mapped())
         self._labels.label_blocks(memory.blocks)
@@ -165,18 +163,13 @@ class _Round:
         found.payloads = [block for block in memory.blocks if block.is_payload]
         return found
 
-    def _is_forced(self, value: Any, cuts: set[int]) -> bool:
-        if id(value) in cuts or id(value) in self._places:
-            return True
-        return type(value) is not Stub and self._labels.unit_id_of(value) is not None
-
     def _pickle_all(self, found: Captured) -> None:
         graph = found.graph
         for unit_id, draft in found.drafts.items():
             node = graph.node_of(draft.value)
             # A unit by variable of a shared object does nothing but name it.
             is_own = self._scope.persistent_ids.get(id(draft.value)) == unit_id
-            is_plain = graph.plain[node] and is_own if node else type(draft.value) in SCALARS
+            is_plain = graph.is_plain(node) and is_own if node else type(draft.value) in SCALARS
             found.drafts[unit_id] = self._draft(unit_id, draft.value, plain=is_plain)
         for cycle in self._cycles(found.drafts):
             for unit_id in cycle:

@@ -1,7 +1,7 @@
 """Which objects an object refers to, as the walk for shared objects sees it: identity matters, atoms do not.
 
-One handler per type, chosen once. A handler returns the children, or None for an object that is no node at all because
-it is found again by name. Containers of nothing but atoms cost one pass at C speed.
+One action per type, chosen once: an atom, a leaf, what the type itself tells the garbage collector, or a handler that
+returns the children, or None for an object that is no node at all because it is found again by name.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from looseleaf.checkpoint import by_name, exceptions, widgets
+from looseleaf.checkpoint._graph import ATOM, BYTES, LEAF, REFERENTS
 from looseleaf.checkpoint.code_reducers import registered_with
 from looseleaf.checkpoint.refusals import refusal_of_type
 from looseleaf.checkpoint.stub import Stub
@@ -28,20 +29,18 @@ ATOMS: Final[frozenset[Any]] = frozenset({
     types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
     types.ClassMethodDescriptorType,
 })  # fmt: skip
-# The atoms that containers are full of, and that every pickler knows.
-_PASSED_BY: Final[frozenset[Any]] = frozenset({int, float, complex, bool, str, type(None)})
+_CONTAINERS: Final[tuple[Any, ...]] = (list, tuple, dict, set, frozenset, collections.deque, types.CellType)
 # Bytes of at least this size are payloads, and then their identity matters.
 BYTES_PAYLOAD_MIN: Final = 1 * MIB
 
-Children = Iterable[Any] | None
+Children = Sequence[Any] | None
 Handler = Callable[[Any], Children]
-_NONE: Final[tuple[Any, ...]] = ()
 
 
 class Edges:
     """The children of objects during one walk; `on_array`, `on_tensor` and `on_bytes` are told of memory that is met.
 
-    `cut`: ids of objects that are not state, such as the session's namespace dict.
+    `cut`: ids of objects that are not state, such as the session's namespace dict; those of modules are added.
     """
 
     def __init__(
@@ -54,43 +53,37 @@ class Edges:
         on_bytes: Callable[[Any], None],
     ) -> None:
         self.cut = set(cut)
-        self._module_dicts = by_name.module_dicts()
-        self.cut.update(self._module_dicts)
+        self.cut.update(by_name.module_dicts())
+        self.on_bytes = on_bytes
         self._on_tensor = on_tensor
         self._on_storage = on_storage
         self._on_array = on_array
-        self._on_bytes = on_bytes
         self._singletons: dict[type, dict[int, str]] = {}
-        self._handlers: dict[type, Handler | None] = dict.fromkeys(ATOMS)
-        self._handlers.update({
-            list: self._sequence, tuple: self._sequence, set: self._sequence, frozenset: self._sequence,
-            collections.deque: self._sequence, dict: self._dict, bytes: self._bytes, bytearray: self._bytearray,
-            types.ModuleType: self._module, types.FunctionType: self._function, types.CellType: self._referents,
-            types.BuiltinFunctionType: self._builtin, types.TracebackType: _leaf, types.FrameType: _leaf,
-            weakref.ref: self._weakref, Stub: _leaf,
+        self._actions: dict[type, int | Handler] = dict.fromkeys(ATOMS, ATOM)
+        self._actions.update(dict.fromkeys(_CONTAINERS, REFERENTS))
+        self._actions.update({
+            bytes: BYTES, bytearray: BYTES, types.ModuleType: self._module, types.FunctionType: self._function,
+            types.BuiltinFunctionType: self._builtin, types.TracebackType: LEAF, types.FrameType: LEAF,
+            weakref.ref: self._weakref, Stub: LEAF,
         })  # fmt: skip
 
-    def handler(self, kind: type) -> Handler | None:
-        """The handler of exactly this type; None: an atom."""
-        try:
-            return self._handlers[kind]
-        except KeyError:
-            found = self._handlers[kind] = self._classify(kind)
-            return found
+    def action(self, kind: type) -> int | Handler:
+        """What is done with objects of exactly this type: an action of the native walk, or a handler."""
+        found = self._actions.get(kind)
+        return self._classify(kind) if found is None else found
 
-    def singleton_name(self, value: Any) -> str | None:
-        """The attribute of its class's own module that `value` is, if any."""
-        kind = type(value)
+    def _singletons_of(self, kind: type) -> dict[int, str]:
+        """Instances that are attributes of their class's own module, by id."""
         names = self._singletons.get(kind)
         if names is None:
             names = self._singletons[kind] = by_name.module_instances(kind)
-        return names.get(id(value))
+        return names
 
-    def _classify(self, kind: Any) -> Handler | None:
+    def _classify(self, kind: Any) -> int | Handler:
         if issubclass(kind, type):
             return self._class
         if refusal_of_type(kind) is not None:
-            return _leaf
+            return LEAF
         if issubclass(kind, BaseException):
             return exceptions.parts
         if issubclass(kind, logging.Logger):
@@ -100,47 +93,29 @@ class Edges:
         if issubclass(kind, weakref.ref):
             return self._weakref
         if issubclass(kind, enum.Enum) and by_name.is_importable(kind):
-            return None
+            return ATOM
         if widgets.is_widget_part(kind):
             return widgets.parts
         return self._classify_library(kind)
 
-    def _classify_library(self, kind: type) -> Handler | None:
+    def _classify_library(self, kind: type) -> int | Handler:
         numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
         if numpy is not None and hasattr(numpy, "ndarray"):
             if issubclass(kind, numpy.ndarray):
                 return self._on_array
             if issubclass(kind, (numpy.generic, numpy.dtype)):
-                return None
+                return ATOM
         if torch is not None and hasattr(torch, "UntypedStorage"):
             if issubclass(kind, torch.Tensor):
                 return self._on_tensor
             if issubclass(kind, (torch.UntypedStorage, torch.storage.TypedStorage)):
                 return self._on_storage
             if issubclass(kind, (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)):
-                return None
-        return self._generic
+                return ATOM
+        return self._generic if self._has_singletons(kind) else REFERENTS
 
-    def _sequence(self, value: Iterable[Any]) -> Children:
-        return _NONE if set(map(type, value)) <= _PASSED_BY else list(value)
-
-    def _dict(self, value: dict[Any, Any]) -> Children:
-        if id(value) in self.cut:
-            return None
-        keys = _NONE if set(map(type, value)) <= _PASSED_BY else list(value)
-        if set(map(type, value.values())) <= _PASSED_BY:
-            return keys
-        return [*keys, *value.values()]
-
-    def _bytes(self, value: bytes) -> Children:
-        if len(value) < BYTES_PAYLOAD_MIN:
-            return None
-        self._on_bytes(value)
-        return _NONE
-
-    def _bytearray(self, value: bytearray) -> Children:
-        self._on_bytes(value)
-        return _NONE
+    def _has_singletons(self, kind: type) -> bool:
+        return bool(self._singletons_of(kind)) and by_name.is_library_module(kind.__module__)
 
     def _module(self, value: types.ModuleType) -> Children:
         return None if by_name.is_importable_module(value) else [value.__dict__]
@@ -167,14 +142,5 @@ class Edges:
     def _weakref(self, value: weakref.ref[Any]) -> Children:
         return [value(), value.__callback__]
 
-    def _referents(self, value: Any) -> Children:
-        return gc.get_referents(value)
-
     def _generic(self, value: Any) -> Children:
-        if self.singleton_name(value) is not None and by_name.is_library_module(type(value).__module__):
-            return None
-        return gc.get_referents(value)
-
-
-def _leaf(_: Any) -> Children:
-    return _NONE
+        return None if id(value) in self._singletons_of(type(value)) else gc.get_referents(value)

@@ -65,6 +65,10 @@ class Labels:
         unit_id = self._by_address.get(id(value))
         return unit_id if unit_id is not None and self._heads[unit_id].get() is value else None
 
+    def live_addresses(self) -> set[int]:
+        """id of every live object that heads a unit."""
+        return {ref.address for ref in self._heads.values() if ref.get() is not None}
+
     def live(self, some_id: int) -> Any:
         """The live object or LoadedMemory behind a unit's or payload's id; None if there is none here."""
         bundle = self._bundles.get(UnitId(some_id))

@@ -73,13 +73,13 @@ class Namer:
     def _name_nodes(self, root_ids: set[int], base: Manifest) -> None:
         graph = self._graph
         fresh: list[int] = []
-        for node in range(1, len(graph.objects)):
-            value = graph.objects[node]
-            if type(value) is Stub:
-                self._name_stub(value, base)
-            elif graph.heads[node] != node or id(value) in self._ids:
+        for node in graph.nodes_of_type(Stub):
+            self._name_stub(graph.object(node), base)
+        for node in graph.heads():
+            value = graph.object(node)
+            if type(value) is Stub or id(value) in self._ids:
                 continue
-            elif id(value) in self._places and id(value) not in self._cuts:
+            if id(value) in self._places and id(value) not in self._cuts:
                 self._join(*self._places[id(value)], value)
             elif self._labels.unit_id_of(value) is not None or id(value) in root_ids or id(value) in self._cuts:
                 self._name_head(value)
@@ -94,11 +94,11 @@ class Namer:
         if chosen:
             unit_id = next(iter(self._members)) if self._members else UnitId(self._labels.new_id())
             for node in chosen:
-                self._join(unit_id, len(self._members.get(unit_id, ())), self._graph.objects[node])
+                self._join(unit_id, len(self._members.get(unit_id, ())), self._graph.object(node))
         members = set(chosen)
         for node in fresh:
             if node not in members:
-                self._name_head(self._graph.objects[node])
+                self._name_head(self._graph.object(node))
 
     def _join(self, unit_id: UnitId, index: int, value: Any) -> None:
         members = self._members.setdefault(unit_id, [])
@@ -128,7 +128,7 @@ class Namer:
                 self._name_payload(block)
             elif block.kind == "memory":
                 known = self._labels.unit_id_of(block)
-                owners = {graph.heads[graph.node_of(user)] for user in block.users}
+                owners = {graph.head(graph.node_of(user)) for user in block.users}
                 if known is not None or len(owners) > 1:
                     unit_id = known or UnitId(self._labels.new_id())
                     self._name(unit_id, block)

@@ -18,14 +18,14 @@ def path_to(graph: Graph, node: int, root: int = 0) -> str:
     """The path of `node`, from the variable whose node is `root`, or from the one that the walk came from."""
     way = _way_between(graph, root, node) if root else _walked_way(graph, node)
     name = graph.root_names.get(way[0], "")
-    text = name + _steps([graph.objects[step] for step in way])
+    text = name + _steps([graph.object(step) for step in way])
     return text if len(text) <= _PATH_CHARS_MAX else text[: _PATH_CHARS_MAX - 1] + "…"
 
 
 def _walked_way(graph: Graph, node: int) -> list[int]:
     way = [node]
-    while graph.parents[way[-1]]:
-        way.append(graph.parents[way[-1]])
+    while above := graph.parent(way[-1]):
+        way.append(above)
     return way[::-1]
 
 
@@ -40,7 +40,7 @@ def _way_between(graph: Graph, root: int, node: int) -> list[int]:
             while way[-1] != node:
                 way.append(onward[way[-1]])
             return way
-        for above in (graph.parents[current], *graph.extra_predecessors.get(current, ())):
+        for above in graph.predecessors(current):
             if above and above not in onward:
                 onward[above] = current
                 todo.append(above)

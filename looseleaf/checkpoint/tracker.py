@@ -246,7 +246,7 @@ class StateTracker:
         self.labels.replace(heads, places)
         self.labels.keep_late(builder.payloads)
         self.labels.atoms = {name: u for name, u in self.labels.atoms.items() if captured.roots.get(name) == u}
-        stubs = [value for value in captured.graph.objects if type(value) is Stub]
+        stubs = [captured.graph.object(node) for node in captured.graph.nodes_of_type(Stub)]
         self.units_of_inner_stubs = {unit_id_of(stub) or 0 for stub in stubs}
         self.labels.hold_exactly(self.needed_here())
         self.record = self._new_record

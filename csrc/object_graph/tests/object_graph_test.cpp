@@ -1,0 +1,132 @@
+// The parts of the walk that need no Python, under the sanitizers: `make native-test`. Dominators against their definition
+// on random graphs, the pointer map against the standard library's.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "dominators.h"
+#include "pointer_map.h"
+
+namespace og = looseleaf::object_graph;
+using og::Node;
+
+namespace {
+
+int failed = 0;
+
+void expect(bool truth, const char* text) {
+  if (truth) return;
+  ++failed;
+  std::printf("expected %s\n", text);
+}
+
+using Graph = std::vector<std::vector<Node>>;
+
+// Numbers what node 0 reaches in depth-first order.
+struct Numbered {
+  std::vector<Node> parents{0};
+  std::vector<og::Predecessors::Edge> extra;
+  Graph successors;
+};
+
+Numbered number(const Graph& graph) {
+  Numbered found;
+  std::vector<Node> numbers(graph.size(), -1);
+  std::vector<std::pair<std::size_t, Node>> edges;
+  std::function<void(std::size_t)> enter = [&](std::size_t at) {
+    for (const Node below : graph[at]) {
+      const auto to = static_cast<std::size_t>(below);
+      edges.emplace_back(at, below);
+      if (numbers[to] >= 0) {
+        if (numbers[to] > 0) found.extra.push_back({numbers[to], numbers[at]});
+        continue;
+      }
+      numbers[to] = static_cast<Node>(found.parents.size());
+      found.parents.push_back(numbers[at]);
+      enter(to);
+    }
+  };
+  numbers[0] = 0;
+  enter(0);
+  found.successors.resize(found.parents.size());
+  for (const auto& [from, to] : edges) {
+    found.successors[static_cast<std::size_t>(numbers[from])].push_back(numbers[static_cast<std::size_t>(to)]);
+  }
+  return found;
+}
+
+bool reaches(const Graph& graph, Node target, Node without) {
+  std::vector<char> seen(graph.size(), 0);
+  std::vector<Node> todo;
+  if (without != 0) todo.push_back(0);
+  while (!todo.empty()) {
+    const Node at = todo.back();
+    todo.pop_back();
+    if (at == target) return true;
+    for (const Node below : graph[static_cast<std::size_t>(at)]) {
+      if (below == without || seen[static_cast<std::size_t>(below)]++ != 0) continue;
+      todo.push_back(below);
+    }
+  }
+  return false;
+}
+
+void test_dominators(std::mt19937& random) {
+  const auto size = std::uniform_int_distribution<std::size_t>(2, 14)(random);
+  Graph graph(size);
+  for (auto& successors : graph) {
+    const auto count = std::uniform_int_distribution<int>(0, 3)(random);
+    for (int edge = 0; edge < count; ++edge) {
+      successors.push_back(static_cast<Node>(std::uniform_int_distribution<std::size_t>(0, size - 1)(random)));
+    }
+  }
+  const Numbered walked = number(graph);
+  const auto found = og::immediate_dominators(walked.parents, og::Predecessors(walked.extra, walked.parents.size()));
+  const auto heads = og::top_heads(found);
+  const auto count = static_cast<Node>(walked.parents.size());
+  for (Node node = 1; node < count; ++node) {
+    // The immediate dominator is the one that all other dominators of the node dominate.
+    std::vector<Node> dominators;
+    for (Node other = 0; other < count; ++other) {
+      if (other != node && !reaches(walked.successors, node, other)) dominators.push_back(other);
+    }
+    const Node nearest = *std::max_element(dominators.begin(), dominators.end(), [&](Node one, Node other) {
+      return one != other && (one == 0 || !reaches(walked.successors, other, one));
+    });
+    expect(found[static_cast<std::size_t>(node)] == nearest, "the nearest dominator");
+    const Node above = found[static_cast<std::size_t>(node)];
+    const Node head = heads[static_cast<std::size_t>(node)];
+    expect(head == (above == 0 ? node : heads[static_cast<std::size_t>(above)]), "the head under the entry");
+  }
+}
+
+void test_pointer_map(std::mt19937& random) {
+  og::PointerMap map;
+  std::map<const void*, std::int32_t> reference;
+  for (int round = 0; round < 5000; ++round) {
+    const auto address = static_cast<std::uintptr_t>(std::uniform_int_distribution<int>(1, 3000)(random)) * 16;
+    const void* const key = reinterpret_cast<const void*>(address);
+    const auto known = reference.find(key);
+    expect(map.find(key, -7) == (known == reference.end() ? -7 : known->second), "what was stored");
+    expect(map.contains(key) == (known != reference.end()), "to know what was stored");
+    map.set(key, round);
+    reference[key] = round;
+  }
+  expect(map.size() == reference.size(), "one entry a key");
+}
+
+}  // namespace
+
+int main() {
+  std::mt19937 random(7);
+  for (int round = 0; round < 3000; ++round) test_dominators(random);
+  test_pointer_map(random);
+  if (failed != 0) return std::printf("%d checks of the object graph failed\n", failed), 1;
+  std::printf("object graph: passed\n");
+  return 0;
+}

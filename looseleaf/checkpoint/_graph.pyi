@@ -1,0 +1,53 @@
+"""The compiled walk over a session's live objects."""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, final
+
+# What `classify` may answer for a type: its objects are no nodes; nodes whose children are what the type tells the
+# garbage collector; nodes without children; byte strings, which are nodes from a size on.
+ATOM: int
+REFERENTS: int
+LEAF: int
+BYTES: int
+
+@final
+class ObjectGraph:
+    """Numbers what roots reach, in the order of one depth-first walk; node 0, the entry, refers to all roots.
+
+    `classify(type)` gives one of the numbers above, or a handler: `handler(object)` gives its children, or None if the
+    object is no node. `on_bytes(object)` is told of each byte string of at least `bytes_node_min` bytes, and of every
+    bytearray. Objects at `cut` addresses are no nodes. Those at `forced` addresses head units whoever refers to them.
+
+    Iterative: no structure is too deep. No attribute of a walked object is read, and no method of its class called, but
+    by handlers. Every numbered object is kept alive as long as the graph. Not safe for use by several threads at once.
+    Exceptions of the callables pass through and leave a graph that is only good for being dropped. Raises IndexError
+    for nodes that there are not, RuntimeError for questions about heads before `find_heads` and additions after it.
+    """
+
+    def __init__(
+        self, *, classify: Callable[[type], int | Callable[[Any], Sequence[Any] | None]],
+        on_bytes: Callable[[Any], None], cut: Iterable[int], forced: Iterable[int], bytes_node_min: int,
+    ) -> None: ...  # fmt: skip
+    def __len__(self) -> int:
+        """Number of nodes, the entry included."""
+    def add_root(self, value: Any) -> int:
+        """Walks on from `value`; its node, or 0 if it is no node."""
+    def add_edge_from_entry(self, node: int) -> None:
+        """As if `node` were a root too."""
+    def find_heads(self) -> None:
+        """Ends the walk: heads are the nodes that the entry immediately dominates."""
+    def object(self, node: int) -> Any: ...
+    def parent(self, node: int) -> int:
+        """The node from which the walk first came to `node`; less than `node`."""
+    def head(self, node: int) -> int:
+        """The head that dominates `node`, or `node` itself."""
+    def is_plain(self, node: int) -> bool:
+        """For a head: it dominates builtin containers and atoms of builtin types only, which refer to nothing else."""
+    def heads(self) -> list[int]:
+        """All heads, ascending."""
+    def nodes_of_type(self, kind: type) -> list[int]:
+        """Nodes whose objects are of exactly this type, ascending."""
+    def other_predecessors(self, node: int) -> list[int]:
+        """The origins of all edges to `node` but the one from its parent; neighbouring repetitions may be left out."""
+    def node_at(self, address: int) -> int:
+        """The node of the object with that id, 0 if there is none."""
