@@ -10,13 +10,13 @@ import os
 import random
 import re
 import sys
-import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from looseleaf.checkpoint import library_state
 from looseleaf.checkpoint.manifest import Unsaved
+from looseleaf.checkpoint.warning_filters import WarningFilters
 from looseleaf.devices.hook import PostImportHook
 
 Record = dict[str, Any]
@@ -33,6 +33,7 @@ class ProcessState:
 
     def __init__(self) -> None:
         self._environment: dict[str, str] = dict(os.environ)
+        self._warnings = WarningFilters()
         # Sections that wait for their library, and what watches for its import.
         self._pending: set[str] = set()
         self._hooks: list[PostImportHook] = []
@@ -45,7 +46,7 @@ class ProcessState:
             "cwd": _cwd(),
             "sys.path": [entry for entry in sys.path if type(entry) is str],
             "recursion_limit": sys.getrecursionlimit(),
-            "warnings": list(warnings.filters),
+            "warnings": self._warnings.read(),
             "patches": patches(),
             "random": random.getstate(),
         }
@@ -82,8 +83,8 @@ class ProcessState:
             _apply_directory(record, problems)
             sys.setrecursionlimit(max(int(record.get("recursion_limit", 0)), sys.getrecursionlimit()))
         else:
-            warnings.filters[:] = record.get("warnings", warnings.filters)  # type: ignore[index]
-            warnings._filters_mutated()  # type: ignore[attr-defined]
+            if "warnings" in record:
+                self._warnings.apply(record["warnings"])
             self._forget_hooks()
             for name, section in library_state.SECTIONS.items():
                 if name in record:

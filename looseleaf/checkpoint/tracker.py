@@ -11,7 +11,6 @@ from looseleaf.checkpoint.advance import Advancer
 from looseleaf.checkpoint.bundles import Bundle
 from looseleaf.checkpoint.capture import Captured, capture
 from looseleaf.checkpoint.facts import light_header
-from looseleaf.checkpoint.identity import has_identity
 from looseleaf.checkpoint.labels import HELD_BYTES_MAX, Labels
 from looseleaf.checkpoint.manifest import NAMES_MAX, Manifest, UnitHeader, Unsaved, decode_manifest
 from looseleaf.checkpoint.memory import raw_access
@@ -23,6 +22,7 @@ from looseleaf.checkpoint.restorer import Restorer
 from looseleaf.checkpoint.saver import VersionBuilder, commit, same_state, with_retry
 from looseleaf.checkpoint.state_io import StateIO
 from looseleaf.checkpoint.stub import Stub, header_of, name_of, unit_id_of, unsaved_of
+from looseleaf.checkpoint.warning_filters import without_session_categories
 from looseleaf.dirty_tracker import hash128
 from looseleaf.errors import NotFound
 from looseleaf.ids import CellId, Epoch, ExecutionId, SessionId, UnitId, Version
@@ -163,7 +163,7 @@ class StateTracker:
             failure = captured.failed_units[unit_id]
             problems.append(self._unsaved(PROCESS_STATE_NAME, failure.reason, PROCESS_STATE_NAME, failure.detail))
             record["patches"] = {}
-            record["warnings"] = [entry for entry in record["warnings"] if not has_identity(entry[2])]
+            record["warnings"] = without_session_categories(record["warnings"])
             record.pop("matplotlib", None)
             captured, unit_id = self._capture_with(live, record)
         self._new_record = record

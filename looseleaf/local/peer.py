@@ -1,0 +1,96 @@
+"""LooseLeaf's save and restore as one of the systems that a comparison of notebook state runs side by side.
+
+    adapter.start(folder, globals()); adapter.cell(source); adapter.save("all"); adapter.finish()
+    ... in another process: adapter.load_subset(folder, globals(), ["model", "optimizer"])
+
+It is the engine that kernel and workers use, over a checkpoint store on disk, without the services between. What a
+kernel tells a person, that a variable was refused and why, is told here when the variable is looked at.
+"""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any, Final
+
+from looseleaf.checkpoint.stub import unsaved_of
+from looseleaf.checkpoint.tracker import StateTracker
+from looseleaf.errors import PreconditionFailed
+from looseleaf.ids import Epoch, SessionId, new_execution_id
+from looseleaf.local.store_io import StoreIO
+
+_SESSION: Final = SessionId("s-" + "0" * 32)
+
+
+class RefusedError(PreconditionFailed):
+    """A variable was refused at the save; says its name and why."""
+
+
+class Refused:
+    """Stands where a refused variable would be looked up; any use of it raises RefusedError."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __getattr__(self, _name: str) -> Any:
+        raise RefusedError("NOT_SAVED", self._text)
+
+
+class Adapter:
+    """One session over the store in a folder. `written`: bytes that all saves so far moved."""
+
+    # What must be taken out of a namespace before it can be saved: nothing.
+    patch: tuple[tuple[str, str], ...] = ()
+    imports = "import looseleaf.local.peer, looseleaf.services.checkpoint_store.store"
+
+    def __init__(self) -> None:
+        self.written = 0
+        self.note = ""
+
+    def start(self, folder: str, namespace: dict[str, Any]) -> None:
+        """Begins a session whose variables are those that `namespace` gets from now on."""
+        self.ns = namespace
+        self._tracker = self._open(folder, namespace)
+
+    def cell(self, source: str) -> None:
+        """Runs a cell."""
+        exec(compile(source, "<cell>", "exec"), self.ns)
+
+    def save(self, tag: str) -> None:
+        """Saves what changed."""
+        report = self._tracker.save(new_execution_id(), tag)
+        self.written += report.bytes_moved
+        self.note = "; ".join(f"{entry.name}: {entry.reason}" for entry in report.unsaved)
+
+    def finish(self) -> None:
+        """Ends the session; it can be loaded elsewhere."""
+        self._io.close()
+
+    def load_all(self, folder: str, namespace: dict[str, Any]) -> None:
+        """Restores every variable."""
+        tracker = self._open(folder, namespace)
+        tracker.restore([])
+        self._restore(tracker, tracker.stub_names())
+
+    def load_subset(self, folder: str, namespace: dict[str, Any], names: list[str]) -> None:
+        """Restores `names`, and nothing that they do not need."""
+        self._restore(self._open(folder, namespace), names)
+
+    def _open(self, folder: str, namespace: dict[str, Any]) -> StateTracker:
+        initial = frozenset(namespace)
+        self._io = StoreIO(Path(folder) / "store", _SESSION)
+        return StateTracker(
+            namespace, self._io, session_id=_SESSION, epoch=Epoch(1), hidden=lambda name: name in initial
+        )
+
+    def _restore(self, tracker: StateTracker, names: list[str]) -> None:
+        report = tracker.restore(names)
+        refused = {entry.name: entry for entry in report.failed}
+        for name in tracker.stub_names():
+            why = unsaved_of(tracker.namespace.pop(name))
+            if why is not None:
+                refused[name] = why
+        for name, why in refused.items():
+            # Names that are no globals are looked up there: the variable does not exist, and using it says why.
+            setattr(builtins, name, Refused(f"refused: `{name}`: {why.reason} at {why.path}: {why.detail}"))
+        self.note = "; ".join(map(str, report.problems))
