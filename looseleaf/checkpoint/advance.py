@@ -190,7 +190,10 @@ class Advancer:
         if not dropped:
             return []
         cut = [id(self._namespace), id(sys.modules)]
-        edges = Edges(cut, on_array=_bases, on_tensor=_parts, on_storage=lambda _: (), on_bytes=lambda _: None)
+        edges = Edges(
+            cut, on_array=_bases, on_tensor=_parts, on_storage=lambda _: (), on_arrow=lambda _: (),
+            on_bytes=lambda _: None,
+        )
         graph = Graph(edges, dropped)
         kept = [(name, value) for name, value in list(self._namespace.items()) if self._is_kept(name, value, local)]
         found = []

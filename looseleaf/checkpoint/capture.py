@@ -242,9 +242,14 @@ def _edges(namespace: dict[str, Any], memory: MemoryMap) -> Edges:
 
         return note_storage(value, memory)
 
+    def on_arrow(value: Any) -> Sequence[Any]:
+        from looseleaf.checkpoint.arrow_memory import note_arrow
+
+        return note_arrow(value, memory)
+
     return Edges(
         [id(namespace), id(sys.modules)],
-        on_array=on_array, on_tensor=on_tensor, on_storage=on_storage, on_bytes=memory.note_bytes,
+        on_array=on_array, on_tensor=on_tensor, on_storage=on_storage, on_arrow=on_arrow, on_bytes=memory.note_bytes,
     )  # fmt: skip
 
 

@@ -38,7 +38,7 @@ Handler = Callable[[Any], Children]
 
 
 class Edges:
-    """The children of objects during one walk; `on_array`, `on_tensor` and `on_bytes` are told of memory that is met.
+    """The children of objects during one walk; `on_array` and its like are told of memory that is met.
 
     `cut`: ids of objects that are not state, such as the session's namespace dict; those of modules are added.
     """
@@ -50,6 +50,7 @@ class Edges:
         on_array: Callable[[Any], Sequence[Any]],
         on_tensor: Callable[[Any], Sequence[Any]],
         on_storage: Callable[[Any], Sequence[Any]],
+        on_arrow: Callable[[Any], Sequence[Any]],
         on_bytes: Callable[[Any], None],
     ) -> None:
         self.cut = set(cut)
@@ -58,6 +59,7 @@ class Edges:
         self._on_tensor = on_tensor
         self._on_storage = on_storage
         self._on_array = on_array
+        self._on_arrow = on_arrow
         self._singletons: dict[type, dict[int, str]] = {}
         self._actions: dict[type, int | Handler] = dict.fromkeys(ATOMS, ATOM)
         self._actions.update(dict.fromkeys(_CONTAINERS, REFERENTS))
@@ -112,6 +114,11 @@ class Edges:
                 return self._on_storage
             if issubclass(kind, (torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format)):
                 return ATOM
+        if (arrow := sys.modules.get("pyarrow")) is not None and hasattr(arrow, "Table"):
+            from looseleaf.checkpoint.arrow_memory import HOLDERS
+
+            if issubclass(kind, HOLDERS):
+                return self._on_arrow
         return self._generic if self._has_singletons(kind) else REFERENTS
 
     def _has_singletons(self, kind: type) -> bool:

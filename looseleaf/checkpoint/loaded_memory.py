@@ -194,6 +194,8 @@ def _bounds_of(owner: Any) -> tuple[int, int]:
         return array_bounds(owner)
     if isinstance(owner, LoadedMemory):
         return owner.address, owner.address + owner.size_bytes
+    if hasattr(owner, "start"):
+        return owner.start, owner.end
     return ctypes.addressof(owner), ctypes.addressof(owner) + ctypes.sizeof(owner)
 
 

@@ -7,6 +7,7 @@ A save notes every storage, array and byte string that the walk meets, then merg
 from __future__ import annotations
 
 import ctypes
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -101,6 +102,9 @@ class MemoryMap:
         self._records: dict[int, tuple[str, _Record]] = {}
         self._blocks_of_records: dict[int, Block] = {}
         self.blocks: list[Block] = []
+        # For `block_around`: blocks of host memory by their addresses, once asked.
+        self._on_host: list[Block] = []
+        self._starts: list[int] | None = None
         self._keep: list[Any] = []
 
     def note_storage(self, storage: Any, user: Any) -> None:
@@ -121,6 +125,10 @@ class MemoryMap:
         if len(value):
             start = address_of_bytes(value)
             self._record_of(value, CPU, start, start + len(value)).users.append(value)
+
+    def note_range(self, owner: Any, start: int, end: int, user: Any) -> None:
+        """Host memory from `start` up to `end` that `owner` keeps alive, referred to by `user`."""
+        self._record_of(owner, CPU, start, end).users.append(user)
 
     def note_held(self, loaded: LoadedMemory) -> None:
         """Restored memory that units which are not loaded refer to: saved even if nothing here uses it any more."""
@@ -165,6 +173,15 @@ class MemoryMap:
     def block_of(self, owner: Any) -> Block | None:
         """The block of a noted storage, base array or byte string; None if it was never noted or is empty."""
         return self._blocks_of_records.get(id(owner))
+
+    def block_around(self, start: int, end: int) -> Block | None:
+        """The noted block of host memory that holds the whole range; None if there is none."""
+        if self._starts is None:
+            self._on_host = sorted((b for b in self.blocks if b.device == CPU), key=lambda block: block.address)
+            self._starts = [block.address for block in self._on_host]
+        place = bisect_right(self._starts, start) - 1
+        block = self._on_host[place] if place >= 0 else None
+        return block if block is not None and end <= block.address + block.size_bytes else None
 
     def add_late(self, owner: Any, *, is_storage: bool) -> Block:
         """A block for memory that only pickling brought to light; it is kept alive with the map."""

@@ -51,6 +51,7 @@ class PickleScope:
         self._singletons: dict[type, dict[int, str]] = {}
         self.numpy = _imported("numpy", "ndarray")
         self.torch = _imported("torch", "UntypedStorage")
+        self.arrow = _imported("pyarrow", "Table")
 
     def singletons_of(self, kind: type) -> dict[int, str]:
         """Attributes of the module of `kind` that are instances of it, by id."""
@@ -138,19 +139,24 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
         return inline_memory, (bytes(block.read()), block.device)
 
     def _library(self, value: Any, kind: type) -> Any:
-        numpy, torch = self.scope.numpy, self.scope.torch
+        numpy, arrow = self.scope.numpy, self.scope.arrow
         if numpy is not None and issubclass(kind, numpy.ndarray):
             from looseleaf.checkpoint.numpy_memory import reduce_array
 
             return reduce_array(value, self.scope.memory)
-        if torch is not None and issubclass(kind, torch.Tensor):
+        if arrow is not None and issubclass(kind, arrow.Buffer):
+            from looseleaf.checkpoint.arrow_memory import reduce_buffer
+
+            return reduce_buffer(value, self.scope.memory)
+        return None if self.scope.torch is None else self._torch(self.scope.torch, value, kind)
+
+    def _torch(self, torch: Any, value: Any, kind: type) -> Any:
+        if issubclass(kind, torch.Tensor):
             return self._tensor(value)
-        if torch is not None and issubclass(kind, (torch.UntypedStorage, torch.storage.TypedStorage)):
+        if issubclass(kind, (torch.UntypedStorage, torch.storage.TypedStorage)):
             from looseleaf.checkpoint.torch_memory import reduce_storage
 
             return reduce_storage(value, self.scope.memory)
-        if torch is None:
-            return None
         if issubclass(kind, (torch.nn.Module, torch.optim.Optimizer, torch.utils.data.DataLoader)):
             from looseleaf.checkpoint import torch_objects
 

@@ -31,7 +31,8 @@ class Slotted:
 def edges(on_bytes: Any = lambda value: None, cut: Any = ()) -> Edges:
     return Edges(
         cut, on_array=lambda array: array.ravel().tolist() if array.dtype.hasobject else [],
-        on_tensor=lambda tensor: [], on_storage=lambda storage: [], on_bytes=on_bytes,
+        on_tensor=lambda tensor: [], on_storage=lambda storage: [], on_arrow=lambda value: [],
+        on_bytes=on_bytes,
     )  # fmt: skip
 
 
