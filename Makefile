@@ -11,12 +11,13 @@ JOBS ?= 2
 SETUP_STAMP := $(VENV)/.set-up
 BUILT_STAMP := $(VENV)/.built
 NATIVE_SOURCES := $(wildcard csrc/dirty_tracker/*.h csrc/dirty_tracker/*.cpp csrc/dirty_tracker/*.cu csrc/third_party/*/*) \
-	$(wildcard csrc/object_graph/*.h csrc/object_graph/*.cpp)
+	$(wildcard csrc/checkpoint/*.h csrc/checkpoint/*.cpp)
 PROTOS := $(shell find proto -name '*.proto')
 
 NATIVE_TEST := build/native-test/dirty_tracker_test
-GRAPH_TEST := build/native-test/object_graph_test
-GRAPH_TEST_SOURCES := csrc/object_graph/tests/object_graph_test.cpp csrc/object_graph/dominators.cpp
+CHECKPOINT_TEST := build/native-test/checkpoint_test
+CHECKPOINT_TEST_SOURCES := csrc/checkpoint/tests/checkpoint_test.cpp csrc/checkpoint/dominators.cpp \
+	csrc/checkpoint/canonical.cpp
 SANITIZED := $(CXX) -std=c++17 -O1 -g -Wall -Wextra -fsanitize=address,undefined -fno-sanitize-recover=all
 NATIVE_TEST_SOURCES := $(wildcard csrc/dirty_tracker/tests/*.cpp) \
 	$(filter-out %_bindings.cpp, $(wildcard csrc/dirty_tracker/*.cpp))
@@ -56,17 +57,17 @@ demo: setup  ## run the example notebook with virtual GPUs, at the pace of a per
 test: setup  ## run the tests that need no GPU and little time
 	$(PYTEST) -m "not slow and not gpu" -n $(JOBS) --dist loadfile
 
-native-test: $(NATIVE_TEST) $(GRAPH_TEST)  ## run the C++ tests under the address and undefined-behaviour sanitizers
+native-test: $(NATIVE_TEST) $(CHECKPOINT_TEST)  ## run the C++ tests under the address and undefined-behaviour sanitizers
 	$(NATIVE_TEST)
-	$(GRAPH_TEST)
+	$(CHECKPOINT_TEST)
 
 $(NATIVE_TEST): $(NATIVE_TEST_SOURCES) $(wildcard csrc/dirty_tracker/*.h)
 	@mkdir -p $(@D)
 	$(SANITIZED) -Icsrc/dirty_tracker $(NATIVE_TEST_SOURCES) -o $@ -pthread
 
-$(GRAPH_TEST): $(GRAPH_TEST_SOURCES) $(wildcard csrc/object_graph/*.h)
+$(CHECKPOINT_TEST): $(CHECKPOINT_TEST_SOURCES) $(wildcard csrc/checkpoint/*.h)
 	@mkdir -p $(@D)
-	$(SANITIZED) -Icsrc/object_graph $(GRAPH_TEST_SOURCES) -o $@
+	$(SANITIZED) -Icsrc/checkpoint $(CHECKPOINT_TEST_SOURCES) -o $@
 
 lint: setup  ## check style, import contracts and, where buf is installed, the protos
 	$(BIN)/ruff check

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parent
 PROTO = Path("proto")
 NATIVE = Path("csrc/dirty_tracker")
 XXHASH = Path("csrc/third_party/xxhash")
-OBJECT_GRAPH = Path("csrc/object_graph")
+CHECKPOINT_NATIVE = Path("csrc/checkpoint")
 KERNELSPEC = "share/jupyter/kernels/looseleaf"
 CUDA_ARCHS_DEFAULT = "75;80;86;89;90"
 # -g0: debug information makes the extension twenty times larger.
@@ -170,7 +170,7 @@ def sources(folder: Path, patterns: Iterable[str]) -> list[str]:
 
 
 def extensions() -> list[Extension]:
-    """`_core` and `_graph` always; `_cuda` by `wants_cuda`."""
+    """`_core` and `_native` always; `_cuda` by `wants_cuda`."""
     import pybind11
 
     with_cuda = wants_cuda()
@@ -187,12 +187,12 @@ def extensions() -> list[Extension]:
         language="c++",
     )
     graph = Extension(
-        "looseleaf.checkpoint._graph",
-        sources=sources(OBJECT_GRAPH, ["*.cpp"]),
-        include_dirs=[pybind11.get_include(), str(OBJECT_GRAPH)],
+        "looseleaf.checkpoint._native",
+        sources=sources(CHECKPOINT_NATIVE, ["*.cpp"]),
+        include_dirs=[pybind11.get_include(), str(CHECKPOINT_NATIVE)],
         extra_compile_args=CXX_FLAGS,
         extra_link_args=["-s"],
-        depends=sources(OBJECT_GRAPH, ["*.h"]),
+        depends=sources(CHECKPOINT_NATIVE, ["*.h"]),
         language="c++",
     )
     if not with_cuda:

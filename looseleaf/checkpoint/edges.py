@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from looseleaf.checkpoint import by_name, exceptions, widgets
-from looseleaf.checkpoint._graph import ATOM, BYTES, LEAF, REFERENTS
+from looseleaf.checkpoint._native import ATOM, BYTES, LEAF, REFERENTS
 from looseleaf.checkpoint.code_reducers import registered_with
 from looseleaf.checkpoint.refusals import refusal_of_type
 from looseleaf.checkpoint.stub import Stub

@@ -19,6 +19,7 @@ from typing import Any, Final
 import cloudpickle
 
 from looseleaf.checkpoint import code_reducers, rebuild
+from looseleaf.checkpoint._native import make_persistent_id
 from looseleaf.checkpoint.by_name import is_importable, is_library_module, module_dicts, module_instances
 from looseleaf.checkpoint.exceptions import reduce_exception
 from looseleaf.checkpoint.loaded_memory import inline_memory
@@ -85,13 +86,8 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.last: Any = None
         self.inline_memory: list[Block] = []
         self._ids = scope.persistent_ids
-
-    def persistent_id(self, value: Any) -> Any:
-        """The id of an object that is stored elsewhere, else None."""
-        found = self._ids.get(id(value))
-        if found is not None:
-            self.used.add(found)
-        return found
+        # The id of an object that is stored elsewhere, else None.
+        self.persistent_id = make_persistent_id(self._ids, self.used)
 
     def reducer_override(self, value: Any) -> Any:
         """How to take `value` apart; called for everything but the builtin containers and atoms."""

@@ -14,8 +14,8 @@ import copyreg
 import pickle
 from typing import Any, Final
 
+from looseleaf.checkpoint._native import canonical
 from looseleaf.checkpoint.bundles import Bundle
-from looseleaf.checkpoint.canonical import canonical
 from looseleaf.checkpoint.pickler import PROTOCOL, UnitPickler
 from looseleaf.ids import UnitId
 

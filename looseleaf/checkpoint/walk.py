@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from looseleaf.checkpoint._graph import ObjectGraph
+from looseleaf.checkpoint._native import ObjectGraph
 from looseleaf.checkpoint.edges import BYTES_PAYLOAD_MIN, Edges
 
 # Builtin types whose instances the plain C pickler saves as they are, without asking anybody.

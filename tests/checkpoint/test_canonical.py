@@ -5,10 +5,12 @@ from __future__ import annotations
 import io
 import pickle
 
+import pytest
+import reference_canonical
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looseleaf.checkpoint.canonical import CANONICAL_BYTES_MAX, canonical
+from looseleaf.checkpoint._native import canonical, make_persistent_id
 
 texts = st.text(max_size=4)
 values = st.recursive(
@@ -21,7 +23,9 @@ values = st.recursive(
 @settings(max_examples=100)
 @given(values)
 def test_canonical_reads_back_as_the_same_value(value):
-    assert pickle.loads(canonical(pickle.dumps(value, 5))) == value
+    data = pickle.dumps(value, 5)
+    assert pickle.loads(canonical(data)) == value
+    assert canonical(data) == reference_canonical.canonical(data)
 
 
 @settings(max_examples=100)
@@ -54,6 +58,28 @@ def test_canonical_of_many_objects_uses_long_memo_reads():
     assert pickle.loads(canonical(pickle.dumps(value, 5))) == value
 
 
-def test_canonical_leaves_a_large_pickle_as_it_is():
-    data = pickle.dumps(["x" * 10] * 3 + [bytes(CANONICAL_BYTES_MAX)], 5)
-    assert canonical(data) == data
+@settings(max_examples=300)
+@given(st.binary(max_size=200) | values.map(lambda value: pickle.dumps(value, 5)), st.data())
+def test_canonical_of_damaged_pickles_is_the_pickle_or_another_but_no_crash(data, draw):
+    cut = draw.draw(st.integers(0, len(data)))
+    place = draw.draw(st.integers(0, max(0, len(data) - 1)))
+    damaged = bytes([*data[:place], draw.draw(st.integers(0, 255)), *data[place + 1 :]])[:cut]
+    assert isinstance(canonical(damaged), bytes)
+
+
+@pytest.mark.parametrize("body", [b"N", b"h\x00.", b"j\x00\x00\x00\x00.", b"\x8c\x05ab.", b"I1\n.", b"\x95\x01"])
+def test_canonical_leaves_what_no_pickler_wrote_as_it_is(body):
+    data = b"\x80\x05" + body
+    assert canonical(data) is data
+
+
+def test_persistent_id_finds_objects_by_identity_and_notes_what_it_found():
+    known, other = [1], [1]
+    ids, used = {id(known): "k", id("text"): "never"}, set()
+    persistent_id = make_persistent_id(ids, used)
+    assert [persistent_id(value) for value in (known, other, "text", 1, None)] == ["k", None, None, None, None]
+    assert used == {"k"}
+    ids[id(other)] = 7
+    assert persistent_id(other) == 7 and used == {"k", 7}
+    del ids[id(known)]
+    assert persistent_id(known) is None

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_graph import ReferenceGraph
 
-from looseleaf.checkpoint._graph import ATOM, LEAF, REFERENTS, ObjectGraph
+from looseleaf.checkpoint._native import ATOM, LEAF, REFERENTS, ObjectGraph
 from looseleaf.checkpoint.edges import BYTES_PAYLOAD_MIN, Edges
 from looseleaf.checkpoint.walk import Graph
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace looseleaf::object_graph {
+namespace looseleaf::checkpoint {
 namespace {
 
 std::size_t at(Node node) { return static_cast<std::size_t>(node); }
@@ -81,4 +81,4 @@ std::vector<Node> top_heads(const std::vector<Node>& dominators) {
   return heads;
 }
 
-}  // namespace looseleaf::object_graph
+}  // namespace looseleaf::checkpoint

@@ -6,7 +6,7 @@
 
 namespace py = pybind11;
 
-namespace looseleaf::object_graph {
+namespace looseleaf::checkpoint {
 namespace {
 
 // In the index: looked at, and no node.
@@ -249,4 +249,4 @@ std::size_t ObjectGraph::checked_found(Node node) const {
   return checked(node);
 }
 
-}  // namespace looseleaf::object_graph
+}  // namespace looseleaf::checkpoint

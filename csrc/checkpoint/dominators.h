@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace looseleaf::object_graph {
+namespace looseleaf::checkpoint {
 
 using Node = std::int32_t;
 
@@ -36,4 +36,4 @@ std::vector<Node> immediate_dominators(const std::vector<Node>& parents, const P
 // For each node its ancestor, or itself, that lies directly under the entry in the dominator tree; [0] is 0.
 std::vector<Node> top_heads(const std::vector<Node>& dominators);
 
-}  // namespace looseleaf::object_graph
+}  // namespace looseleaf::checkpoint

@@ -1,4 +1,4 @@
-"""The compiled walk over a session's live objects."""
+"""The compiled part: the walk over a session's live objects, and the bytes of units."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
@@ -9,6 +9,17 @@ ATOM: int
 REFERENTS: int
 LEAF: int
 BYTES: int
+
+def canonical(data: bytes) -> bytes:
+    """The same pickle of protocol 5, or run of pickles with one memo, in a form that is the same for the same state.
+
+    The pickler tells equal texts apart by identity, and a restore changes which of them are one object, because
+    attribute names are interned: without this a unit would count as changed after every move. `data` itself if it is
+    not what a pickler of protocol 5 wrote.
+    """
+
+def make_persistent_id(ids: dict[int, int | str], used: set[int | str]) -> Callable[[Any], int | str | None]:
+    """A `persistent_id` for picklers: `ids.get(id(value))`, which is also added to `used`; None for atoms."""
 
 @final
 class ObjectGraph:

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace looseleaf::object_graph {
+namespace looseleaf::checkpoint {
 
 class PointerMap {
  public:
@@ -57,4 +57,4 @@ class PointerMap {
   unsigned shift_ = 64;
 };
 
-}  // namespace looseleaf::object_graph
+}  // namespace looseleaf::checkpoint

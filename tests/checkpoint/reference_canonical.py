@@ -1,23 +1,9 @@
-"""One pickle for one state: equal texts become one text, whatever objects they were (design §3: units).
-
-The pickler tells equal texts apart by identity, and a restore changes which of them are one object, because attribute
-names are interned. Without this a unit would count as changed after every move.
-"""
+"""What the native canonical form of pickles is to be, written out in Python."""
 
 from __future__ import annotations
 
 import struct
-from functools import lru_cache
 from typing import Final
-
-from looseleaf.units import KIB
-
-# Above this the time is better spent elsewhere; a large unit may then be written once more after a move.
-CANONICAL_BYTES_MAX: Final = 256 * KIB
-
-# Small pickles whose canonical form is remembered: at most 8 MiB of them.
-_REMEMBERED_BYTES_MAX: Final = 1 * KIB
-_REMEMBERED_UNITS_MAX: Final = 4096
 
 _FRAME, _STOP, _MEMOIZE, _GET, _LONG_GET, _PROTO = 0x95, 0x2E, 0x94, 0x68, 0x6A, 0x80
 # Bytes of the argument of opcodes that have one of fixed size.
@@ -33,19 +19,9 @@ _HEAD: Final = b"\x80\x05"
 
 
 def canonical(data: bytes) -> bytes:
-    """The same pickle, or run of pickles with one memo, in canonical form; unchanged if it is too large for that."""
-    if len(data) > CANONICAL_BYTES_MAX:
-        return data
-    return _rewritten_before(data) if len(data) <= _REMEMBERED_BYTES_MAX else _rewritten(data)
-
-
-def _rewritten(data: bytes) -> bytes:
+    """The same pickle, or run of pickles with one memo, in canonical form."""
     made = _Rewriter(data).run()
     return data if made is None else made
-
-
-# A model has thousands of small units, and few of them change between two saves.
-_rewritten_before = lru_cache(maxsize=_REMEMBERED_UNITS_MAX)(_rewritten)
 
 
 class _Rewriter:

@@ -1,19 +1,21 @@
 // The parts of the walk that need no Python, under the sanitizers: `make native-test`. Dominators against their definition
-// on random graphs, the pointer map against the standard library's.
+// on random graphs, the pointer map against the standard library's, canonical pickles of damaged bytes.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <map>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "canonical.h"
 #include "dominators.h"
 #include "pointer_map.h"
 
-namespace og = looseleaf::object_graph;
-using og::Node;
+namespace lc = looseleaf::checkpoint;
+using lc::Node;
 
 namespace {
 
@@ -30,7 +32,7 @@ using Graph = std::vector<std::vector<Node>>;
 // Numbers what node 0 reaches in depth-first order.
 struct Numbered {
   std::vector<Node> parents{0};
-  std::vector<og::Predecessors::Edge> extra;
+  std::vector<lc::Predecessors::Edge> extra;
   Graph successors;
 };
 
@@ -86,8 +88,8 @@ void test_dominators(std::mt19937& random) {
     }
   }
   const Numbered walked = number(graph);
-  const auto found = og::immediate_dominators(walked.parents, og::Predecessors(walked.extra, walked.parents.size()));
-  const auto heads = og::top_heads(found);
+  const auto found = lc::immediate_dominators(walked.parents, lc::Predecessors(walked.extra, walked.parents.size()));
+  const auto heads = lc::top_heads(found);
   const auto count = static_cast<Node>(walked.parents.size());
   for (Node node = 1; node < count; ++node) {
     // The immediate dominator is the one that all other dominators of the node dominate.
@@ -106,7 +108,7 @@ void test_dominators(std::mt19937& random) {
 }
 
 void test_pointer_map(std::mt19937& random) {
-  og::PointerMap map;
+  lc::PointerMap map;
   std::map<const void*, std::int32_t> reference;
   for (int round = 0; round < 5000; ++round) {
     const auto address = static_cast<std::uintptr_t>(std::uniform_int_distribution<int>(1, 3000)(random)) * 16;
@@ -120,13 +122,32 @@ void test_pointer_map(std::mt19937& random) {
   expect(map.size() == reference.size(), "one entry a key");
 }
 
+// Nothing that is read may lie outside, whatever the bytes are.
+void test_canonical(std::mt19937& random) {
+  static const std::string kSeeds[] = {
+      std::string("\x80\x05\x95\x0c\0\0\0\0\0\0\0]\x94(\x8c\x01" "a\x94h\x01\x8c\x01" "b\x94h\x01" "e.", 28),
+      std::string("\x80\x05\x8d\x03\0\0\0\0\0\0\0abc\x94j\0\0\0\0\x86.", 21),
+      std::string("\x80\x05\x8a\x02\x01\x01\x96\x02\0\0\0\0\0\0\0xy\x8e\xff\xff\xff\xff\xff\xff\xff\xff.", 28),
+  };
+  std::string data = kSeeds[std::uniform_int_distribution<std::size_t>(0, 2)(random)];
+  for (int change = std::uniform_int_distribution<int>(0, 4)(random); change > 0; --change) {
+    const auto place = std::uniform_int_distribution<std::size_t>(0, data.size() - 1)(random);
+    data[place] = static_cast<char>(std::uniform_int_distribution<int>(0, 255)(random));
+  }
+  data.resize(std::uniform_int_distribution<std::size_t>(0, data.size())(random));
+  const std::vector<char> exact(data.begin(), data.end());
+  const auto made = lc::canonical_pickle({exact.data(), exact.size()});
+  if (made) expect(lc::canonical_pickle(*made) == made, "a canonical pickle to stay as it is");
+}
+
 }  // namespace
 
 int main() {
   std::mt19937 random(7);
   for (int round = 0; round < 3000; ++round) test_dominators(random);
+  for (int round = 0; round < 50000; ++round) test_canonical(random);
   test_pointer_map(random);
-  if (failed != 0) return std::printf("%d checks of the object graph failed\n", failed), 1;
-  std::printf("object graph: passed\n");
+  if (failed != 0) return std::printf("%d checks of the checkpoint code failed\n", failed), 1;
+  std::printf("checkpoint: passed\n");
   return 0;
 }

@@ -1,6 +1,6 @@
 // One walk over live Python objects: which of them are shared between roots, and by which way each is reached.
 //
-// Contracts stand in looseleaf/checkpoint/_graph.pyi. Everything here needs the GIL. While an object's references are
+// Contracts stand in looseleaf/checkpoint/_native.pyi. Everything here needs the GIL. While an object's references are
 // listed no Python code runs; it runs only where `classify`, a handler or `on_bytes` is called.
 #pragma once
 
@@ -13,7 +13,7 @@
 #include "dominators.h"
 #include "pointer_map.h"
 
-namespace looseleaf::object_graph {
+namespace looseleaf::checkpoint {
 
 // What is done with the objects of one type; a handler is called for those that are none of the first four.
 enum class Action : std::uint8_t { kAtom, kReferents, kLeaf, kBytes, kHandler };
@@ -94,4 +94,4 @@ class ObjectGraph {
   std::vector<std::uint8_t> plain_;
 };
 
-}  // namespace looseleaf::object_graph
+}  // namespace looseleaf::checkpoint
