@@ -56,6 +56,7 @@ class ComposeRig:
         try:
             (self.folder / "bin").mkdir()
             shutil.copy(DOCKER / "lab.sh", self.folder / "bin" / "looseleaf-lab")
+            self._let_root_run_jupyter()
             healthy: set[str] = set()
             while waiting := [name for name in self.services if name not in healthy]:
                 # As compose does: at once, whatever needs nothing that is not healthy yet.
@@ -139,6 +140,18 @@ class ComposeRig:
         """What the container has printed."""
         return (self.folder / f"{name}.log").read_text(encoding="utf-8", errors="replace")
 
+    def _zygote_log(self, name: str) -> str:
+        folder = self.path(name, "/tmp") / "looseleaf-daemon" / "logs"
+        return "".join(path.read_text(errors="replace")[-2000:] for path in folder.glob("zygote-*.log"))
+
+    def _let_root_run_jupyter(self) -> None:
+        """The image's user is nobody special; this machine's may be root, for whom JupyterLab does not start."""
+        for name in self.services:
+            if os.geteuid() == 0 and name == "lab":
+                folder = self._home(name) / ".jupyter"
+                folder.mkdir(exist_ok=True)
+                (folder / "jupyter_server_config.json").write_text('{"ServerApp": {"allow_root": true}}')
+
     def _home(self, name: str) -> Path:
         home = self.path(name, IMAGE_ENVIRONMENT["HOME"])
         home.mkdir(parents=True, exist_ok=True)
@@ -165,7 +178,7 @@ class ComposeRig:
         check = self.services[name].raw["healthcheck"]["test"]
         assert check[0] == "CMD"
         limit_s = time.monotonic() + START_TIMEOUT_S
-        while self.run(name, check[1:]).returncode != 0:
+        while self.run(name, check[1:]).returncode != 0 or self._processes[name].poll() is not None:
             ended = self._processes[name].poll()
-            assert ended is None, f"{name} ended with {ended}:\n{self.log(name)[-4000:]}"
+            assert ended is None, f"{name} ended with {ended}:\n{self.log(name)[-4000:]}{self._zygote_log(name)}"
             assert time.monotonic() < limit_s, f"{name} is not healthy:\n{self.log(name)[-4000:]}"
