@@ -33,6 +33,9 @@ class ProcessState:
 
     def __init__(self) -> None:
         self._environment: dict[str, str] = dict(os.environ)
+        # What variables were before the session changed them, and which ones it did change here.
+        self._original: dict[str, str] = dict(os.environ)
+        self._changed: set[str] = set()
         self._warnings = WarningFilters()
         # Sections that wait for their library, and what watches for its import.
         self._pending: set[str] = set()
@@ -73,6 +76,7 @@ class ProcessState:
                 unsaved.append(Unsaved(path, "SECRET_ENVIRONMENT", path, text))
             else:
                 kept[name] = changed[name]
+        self._changed.update(kept)
         return kept, unsaved
 
     def apply(self, record: Mapping[str, Any], *, before_objects: bool) -> list[str]:
@@ -117,7 +121,10 @@ class ProcessState:
         self._pending.clear()
 
     def _apply_environment(self, environment: Mapping[str, str | None]) -> None:
-        for name, value in environment.items():
+        # A version may be older than what is set here.
+        undone = {name: self._original.get(name) for name in self._changed - environment.keys()}
+        self._changed = set(environment)
+        for name, value in {**undone, **environment}.items():
             if _OURS.match(name):
                 continue
             if value is None:

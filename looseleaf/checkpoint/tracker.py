@@ -11,6 +11,7 @@ from looseleaf.checkpoint.advance import Advancer
 from looseleaf.checkpoint.bundles import Bundle
 from looseleaf.checkpoint.capture import Captured, capture
 from looseleaf.checkpoint.facts import light_header
+from looseleaf.checkpoint.history import made_newest
 from looseleaf.checkpoint.labels import HELD_BYTES_MAX, Labels
 from looseleaf.checkpoint.manifest import NAMES_MAX, Manifest, UnitHeader, Unsaved, decode_manifest
 from looseleaf.checkpoint.memory import raw_access
@@ -287,6 +288,21 @@ class StateTracker:
         Raises Corrupt or InvalidArgument for a bad manifest, PreconditionFailed `OTHER_SESSION`.
         """
         return Advancer(self).advance(decode_manifest(manifest_bytes))
+
+    def check_out(self, manifest_bytes: bytes, execution_id: ExecutionId) -> AdvanceReport:
+        """Makes a version of this or another session the newest one of this session, and follows it.
+
+        What is live and not saved is given up: save first. Variables that the version does not know are deleted, the
+        others become stubs where they differ. Raises as `save` and `advance`; then nothing changed.
+        """
+        found = made_newest(
+            decode_manifest(manifest_bytes), self.manifest, session_id=self.session_id, epoch=self.epoch,
+            execution_id=execution_id, now_unix_ms=time.time_ns() // 1_000_000,
+        )  # fmt: skip
+        report = Advancer(self).advance(commit(self.io, found))
+        # In a process that never held a version the process state is set only by a restore.
+        self.restore([])
+        return report
 
     def stub_names(self) -> list[str]:
         """Variables whose value is not loaded here."""
