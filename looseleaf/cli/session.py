@@ -1,4 +1,4 @@
-"""`looseleaf session list|versions|rm`: saved sessions."""
+"""`looseleaf session list|log|diff|rm`: saved sessions."""
 
 from __future__ import annotations
 
@@ -16,9 +16,12 @@ SessionArgument = Annotated[str, typer.Argument(help="The session's id, as `sess
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
+    from looseleaf.cli.state import show_changes
+
     session = typer.Typer(help="Saved sessions: list them, their versions, delete one.", no_args_is_help=True)
     session.command("list")(list_sessions)
-    session.command("versions")(list_versions)
+    session.command("log")(list_versions)
+    session.command("diff")(show_changes)
     session.command("rm")(remove)
     app.add_typer(session, name="session")
 
@@ -83,13 +86,19 @@ def remove(
 
 def _ask(data: Path | None, call: Callable[[Any], Awaitable[Any]]) -> dict[str, Any]:
     from looseleaf.cli.options import message_to_dict
+
+    plain: dict[str, Any] = message_to_dict(ask_store(data, call))
+    return plain
+
+
+def ask_store(data: Path | None, call: Callable[[Any], Awaitable[Any]]) -> Any:
+    """What `call` gets from the running cluster's checkpoint store."""
     from looseleaf.rpc.client import open_channel
     from looseleaf.v1.checkpoint_store_pb2_grpc import CheckpointStoreServiceStub
 
-    async def ask(address: str) -> dict[str, Any]:
+    async def ask(address: str) -> Any:
         async with open_channel(address, peer="store") as channel:
-            plain: dict[str, Any] = message_to_dict(await call(CheckpointStoreServiceStub(channel)))
-            return plain
+            return await call(CheckpointStoreServiceStub(channel))
 
     return wait(ask(resolve_address("checkpoint-store", data)))
 
