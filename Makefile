@@ -80,8 +80,9 @@ type: setup  ## check types (mypy --strict)
 golden: setup  ## compare notebooks cell by cell with an ordinary kernel; writes out/golden.json
 	$(PYTEST) tests/golden -m "not gpu"
 
-bench: setup  ## measure: pytest-benchmark over bench/ (BENCH_ARGS adds options)
-	$(PYTEST) bench -m "not gpu" $(BENCH_ARGS)
+bench: setup  ## measure: pytest-benchmark over bench/, each beside its reference (BENCH_ARGS adds options)
+	@mkdir -p $(OUT)
+	$(PYTEST) bench -m "not gpu" --benchmark-quiet --benchmark-json=$(OUT)/bench.json $(BENCH_ARGS)
 
 soak: setup  ## run the long tests (slow tests that are not golden)
 	$(PYTEST) -m "slow and not gpu" -k "not golden"

@@ -1,0 +1,98 @@
+"""A restore of 5 % and of all of a session's variables by a process that has none of them, on the host that saved them.
+
+To *mapped*: every variable is an ordinary tensor again. To the last byte read: each was read once, by XXH3-128. Beside
+it, in the same rounds: `torch.load`, with and without `mmap=True`, and pickle, of a file with the same tensors, read in
+the same way; a memcpy of them; and the read of a warm private mapping, which nothing can be faster than.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from alternating import Rounds, Target, alternate, publish
+from pytest_benchmark.fixture import BenchmarkFixture
+from state_process import VARIABLES, StateProcess
+
+SIZES_MIB = (64, 1024)
+SMOKE_MIB = 16
+ROUNDS = {64: 15, 1024: 5}
+CLOSURES = {"5 %": VARIABLES // 20, "100 %": VARIABLES}
+MAPPED_TARGET = Target("time_s", 0.005, "<= 5 ms")
+READ_TARGET = Target("ratio", 1.2, "<= 1.2")
+
+
+@dataclass
+class Restores:
+    """All rounds of one size and closure."""
+
+    size_mib: int
+    closure: str
+    bytes: int
+    rounds: Rounds
+
+    @property
+    def what(self) -> str:
+        """For the table."""
+        return f"restore {self.closure} of {self.size_mib} MiB"
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the design's targets are for it."""
+        return self.size_mib >= 1024 and self.closure == "100 %"
+
+
+@pytest.fixture(scope="module", params=SIZES_MIB, ids=lambda size_mib: f"{size_mib}MiB")
+def saved(
+    request: pytest.FixtureRequest, storage_cluster: Any, tmp_path_factory: Any, smoke: bool
+) -> Iterator[tuple[int, StateProcess]]:
+    """A process of a session that another process has saved, with the files of the references."""
+    if smoke and request.param != SIZES_MIB[0]:
+        pytest.skip("one size is enough to see that it works")
+    size_mib = SMOKE_MIB if smoke else request.param
+    folder: Path = tmp_path_factory.mktemp("restores")
+    with StateProcess(storage_cluster.kernel_socket(), folder) as saver:
+        session = saver.call("fill", size_mib)["session"]
+    with StateProcess(storage_cluster.kernel_socket(), folder, session) as state:
+        yield size_mib, state
+    for file in folder.iterdir():
+        file.unlink()
+
+
+@pytest.fixture(scope="module", params=list(CLOSURES))
+def restores(request: pytest.FixtureRequest, saved: tuple[int, StateProcess], smoke: bool) -> Restores:
+    size_mib, state = saved
+    count = CLOSURES[request.param]
+    size_bytes = state.call("make_files", count)
+    tasks = {
+        "restore": state.task("restore", count),
+        "memcpy": state.task("memcpy_of", count),
+        "torch.load": state.task("torch_load", count, False),
+        "torch.load(mmap=True)": state.task("torch_load", count, True),
+        "pickle.load": state.task("cloudpickle_load", count),
+        "warm mmap": state.task("mmap_read", count),
+    }
+    rounds = alternate(tasks, rounds=1 if smoke else ROUNDS[size_mib], warmup_rounds=0 if smoke else 1)
+    return Restores(size_mib, request.param, size_bytes, rounds)
+
+
+@pytest.mark.timeout(400)
+def test_restore_to_mapped(benchmark: BenchmarkFixture, restores: Restores) -> None:
+    publish(
+        benchmark, restores.rounds, "restore/mapped", f"{restores.what}, to mapped",
+        ("torch.load(mmap=True)/loaded", None), ("torch.load/loaded", None), ("pickle.load/loaded", None),
+        *([(None, MAPPED_TARGET)] if restores.is_large else []), closure_bytes=restores.bytes,
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(400)
+def test_restore_to_last_byte_read(benchmark: BenchmarkFixture, restores: Restores) -> None:
+    publish(
+        benchmark, restores.rounds, "restore/read", f"{restores.what}, to last byte read",
+        ("warm mmap", READ_TARGET if restores.is_large else None),
+        ("torch.load(mmap=True)/read", None), ("torch.load/read", None), ("pickle.load/read", None), ("memcpy", None),
+        closure_bytes=restores.bytes,
+    )  # fmt: skip
