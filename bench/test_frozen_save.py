@@ -1,7 +1,7 @@
 """A save after a step that touches only the head of a frozen model, beside a full `torch.save` from the same worker.
 
-A notebook on a one-machine cluster: each round trains the head once, in a cell whose report tells how long its save took
-to *staged*; then a cell writes the whole model and its optimizer with `torch.save`.
+A notebook on a one-machine cluster: each round trains the head once, in a cell whose report tells how long its save
+took to *staged*; then a cell writes the whole model and its optimizer with `torch.save`.
 """
 
 from __future__ import annotations
