@@ -153,12 +153,13 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
             from looseleaf.checkpoint.torch_memory import reduce_storage
 
             return reduce_storage(value, self.scope.memory)
-        if issubclass(kind, (torch.nn.Module, torch.optim.Optimizer, torch.utils.data.DataLoader)):
+        data = torch.utils.data
+        if issubclass(kind, (torch.nn.Module, torch.optim.Optimizer, data.DataLoader, torch.amp.GradScaler)):
             from looseleaf.checkpoint import torch_objects
 
             if torch_objects.has_workers(value):
                 self.notes.append(f"WORKERS_DROPPED {self.scope.path_of(value)}")
-            return torch_objects.reduce_object(value, kind)
+            return torch_objects.reduce_object(value, kind, self._ids)
         return None
 
     def _tensor(self, value: Any) -> Any:

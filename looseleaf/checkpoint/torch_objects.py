@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copyreg
+import gc
+from collections import defaultdict
+from collections.abc import Container
 from typing import Any, Final
 
 import torch
@@ -11,8 +14,8 @@ from torch.utils.data import DataLoader
 _REFUSING: Final = "torch.nn.utils.parametrize"
 
 
-def reduce_object(value: Any, kind: type) -> Any:
-    """As any object by its attributes, where torch would not; None for all others.
+def reduce_object(value: Any, kind: type, heads: Container[int]) -> Any:
+    """As any object by its attributes, where torch would not; None for all others. `heads`: see `_reduce_scaler`.
 
     A parametrized module's class was made for it, and is saved by value. An optimizer's `__getstate__` keeps three
     attributes, and loses a subclass's own, LBFGS's parameters, hooks, and the step that a schedule counts. A loader's
@@ -24,7 +27,31 @@ def reduce_object(value: Any, kind: type) -> Any:
         return copyreg.__newobj__, (kind,), vars(value)  # type: ignore[attr-defined]
     if has_workers(value):
         return copyreg.__newobj__, (kind,), {**vars(value), "_iterator": NewWorkers()}  # type: ignore[attr-defined]
+    if own is torch.amp.GradScaler.__getstate__:
+        return _reduce_scaler(value, kind, heads)
     return None
+
+
+def _reduce_scaler(value: Any, kind: type, heads: Container[int]) -> Any:
+    """A GradScaler with its scale, also in the middle of a step: then it knows its optimizers by their addresses.
+
+    None, so that torch refuses, if it is to know one of them that is not among `heads`, the ids of objects that every
+    unit may refer to.
+    """
+    steps = value._per_optimizer_states
+    found = [one for one in gc.get_objects() if id(one) in steps and id(one) in heads] if steps else []
+    if len(found) < len(steps):
+        return None
+    state = {**vars(value), "_per_optimizer_states": steps.default_factory}
+    pairs = [(one, steps[id(one)]) for one in found]
+    return copyreg.__newobj__, (kind,), (state, pairs), None, None, set_scaler  # type: ignore[attr-defined]
+
+
+def set_scaler(made: Any, state: tuple[dict[str, Any], list[tuple[Any, Any]]]) -> None:
+    """Its attributes, and its steps under the new addresses of their optimizers."""
+    attributes, pairs = state
+    vars(made).update(attributes)
+    made._per_optimizer_states = defaultdict(made._per_optimizer_states, {id(one): step for one, step in pairs})
 
 
 def has_workers(value: Any) -> bool:
