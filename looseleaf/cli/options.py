@@ -31,14 +31,40 @@ def run_dir_of(data: Path | None) -> Path:
 
 
 def resolve_address(address: str, data: Path | None) -> str:
-    """A gRPC address as given, or that of a service of the running cluster by its name."""
+    """A gRPC address as given, or that of a service by its name.
+
+    The running cluster's service; where none runs, as in a container, the one that this host's daemon is told to dial.
+    """
+    from looseleaf.errors import NotFound
     from looseleaf.local.cluster import LocalCluster
 
     if ":" in address:
         return address
     if address.startswith("/"):
         return f"unix:{address}"
-    return LocalCluster.attach(run_dir_of(data)).address(address)
+    try:
+        return LocalCluster.attach(run_dir_of(data)).address(address)
+    except NotFound:
+        configured = "" if data is not None else _dialled_by_daemon(address)
+        if not configured:
+            raise
+        return configured
+
+
+def _dialled_by_daemon(service: str) -> str:
+    """The TCP address in this host's daemon's settings, empty if they name none."""
+    from pydantic import ValidationError
+
+    from looseleaf.config import ConfigError, DaemonConfig, config_problem
+    from looseleaf.rpc.address import socket_path
+
+    try:
+        config = DaemonConfig()
+    except ValidationError as error:
+        raise ConfigError(config_problem(error)) from error
+    addresses = {"checkpoint-store": config.store, "scheduler": config.scheduler, "frontend": config.frontend}
+    address = addresses.get(service, "")
+    return address if address and socket_path(address) is None else ""
 
 
 def wait(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -23,10 +23,14 @@ _KINDS: Final = {
 
 
 class Reflection:
-    """What a server says about itself; fetched when asked, kept for this object's life."""
+    """What a server says about itself; fetched when asked, kept for this object's life.
 
-    def __init__(self, channel: Channel) -> None:
+    Answers have fields as the protos name them, or with `json_names` in lowerCamelCase, as grpcurl prints them.
+    """
+
+    def __init__(self, channel: Channel, json_names: bool = False) -> None:
         self._channel = channel
+        self._json_names = json_names
         self._stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         self._pool = descriptor_pool.DescriptorPool()
         self._files: set[str] = set()
@@ -89,7 +93,8 @@ class Reflection:
             raise InvalidArgument("REQUEST_MALFORMED", f"this is not a {kind.full_name}: {error}") from error
 
     def _to_json(self, message: Any) -> Any:
-        return json_format.MessageToDict(message, preserving_proto_field_name=True, descriptor_pool=self._pool)
+        return json_format.MessageToDict(
+            message, preserving_proto_field_name=not self._json_names, descriptor_pool=self._pool)
 
     async def _load_symbol(self, symbol: str) -> None:
         answer = await self._ask(reflection_pb2.ServerReflectionRequest(file_containing_symbol=symbol))

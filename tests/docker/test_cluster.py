@@ -58,6 +58,14 @@ def test_every_container_is_healthy_and_known_at_the_address_it_advertises(rig: 
     assert len(addresses) == len(hosts), "each on an address of its own"
 
 
+def test_commands_of_people_find_the_services_from_inside_a_host(rig: ComposeRig) -> None:
+    hosts = rig.run("worker-daemon", ["looseleaf", "hosts", "--json"])
+    assert hosts.returncode == 0, hosts.stderr
+    assert {host["host"]["host_id"] for host in json.loads(hosts.stdout)} == {"h0", "h1", "lab"}
+    sessions = rig.run("lab", ["looseleaf", "session", "list", "--json"])
+    assert sessions.returncode == 0, sessions.stderr
+
+
 def test_notebook_with_a_gpu_cell_runs_through_the_daemon_container(rig: ComposeRig) -> None:
     home = rig.path("worker-daemon", "/home/looseleaf")
     on_gpu = "%%gpu\nx = torch.arange(10, device='cuda')\nprint(x.sum().item(), x.device)"

@@ -36,6 +36,12 @@ async def test_all_four_kinds_of_method_are_called_with_json(rig: Any) -> None:
     assert echoed == [{"output": "aGk="}] * 2
 
 
+async def test_answers_have_the_protos_names_or_those_of_protobufs_json(rig: Any) -> None:
+    reflection = Reflection(rig.channel, json_names=True)
+    method = await reflection.method("looseleaf.v1.SchedulerService/GetPool")
+    assert [answer async for answer in reflection.call(method, [{}], LIMIT_S)] == [{"queuedRuns": 7}]
+
+
 async def test_unknown_names_and_malformed_requests_are_refused(rig: Any) -> None:
     reflection = Reflection(rig.channel)
     for symbol in ("looseleaf.v1.Nothing", "", "looseleaf.v1.SchedulerService/Nothing"):
