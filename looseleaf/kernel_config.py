@@ -101,6 +101,9 @@ class KernelConfig:
     recover_timeout_s: float = 10.0
     # Device payloads up to this size are read in the kernel without a GPU (design §3).
     small_read_bytes_max: int = 16 << 20
+    # State is also saved when nothing needs it yet: while the kernel is idle, and at its end. Without, only a GPU cell
+    # or a preparation saves, as suits a notebook whose session ends with its run.
+    commit_idle: bool = True
     log_level: str = "warning"
 
     @classmethod
@@ -130,6 +133,8 @@ class KernelConfig:
 
 def _convert(where: str, value: Any, kind: type) -> Any:
     try:
+        if kind is bool and not isinstance(value, bool):
+            return {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}[str(value).lower()]
         return kind(value)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, KeyError) as error:
         raise ConfigError(f"{where} must be of type {kind.__name__}, not {value!r}") from error

@@ -39,6 +39,13 @@ def test_file_and_variables_are_typed_and_named_in_errors(environ: dict[str, str
         KernelConfig.load(environ)
 
 
+@pytest.mark.parametrize(("text", "value"), [("0", False), ("off", False), ("False", False), ("1", True), ("on", True)])
+def test_yes_and_no_are_read_as_people_write_them(environ: dict[str, str], text: str, value: bool) -> None:
+    assert KernelConfig.load({**environ, "LOOSELEAF_KERNEL_COMMIT_IDLE": text}).commit_idle is value
+    with pytest.raises(ConfigError, match="LOOSELEAF_KERNEL_COMMIT_IDLE"):
+        KernelConfig.load({**environ, "LOOSELEAF_KERNEL_COMMIT_IDLE": "perhaps"})
+
+
 def test_kernel_side_pulls_no_package_beyond_the_standard_library() -> None:
     code = "import sys, looseleaf.kernel_config; print(sorted({'pydantic','structlog','grpc'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

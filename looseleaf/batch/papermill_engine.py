@@ -16,6 +16,7 @@ from papermill.utils import merge_kwargs, remove_args
 
 from looseleaf.batch.client import BatchClient
 from looseleaf.batch.pool import open_pool
+from looseleaf.batch.run import environment_of
 from looseleaf.errors import InvalidArgument
 from looseleaf.kernel.install import KERNEL_MODULE
 from looseleaf.kernel_config import KernelConfig
@@ -69,7 +70,8 @@ class LooseLeafEngine(NBClientEngine):  # type: ignore[misc]
         if spec is not None:
             return PapermillBatchClient(nb_man, endpoint="", spec=spec, **options).execute()
         with open_pool(KernelConfig.load().endpoint, None, None) as pool:
-            return PapermillBatchClient(nb_man, endpoint=pool.endpoint, **options).execute()
+            env = environment_of(pool.embedded)
+            return PapermillBatchClient(nb_man, endpoint=pool.endpoint, env=env, **options).execute()
 
 
 def _own_spec(kernel_name: str) -> Mapping[str, Any] | None:

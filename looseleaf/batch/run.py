@@ -58,6 +58,11 @@ class BatchResult:
     wall_s: float = 0.0
 
 
+def environment_of(embedded: bool) -> dict[str, str]:
+    """Variables for a kernel whose session ends with the run: nobody will want what no GPU cell needs."""
+    return {"LOOSELEAF_KERNEL_COMMIT_IDLE": "0"} if embedded else {}
+
+
 class StopSignal:
     """Asks runs of one event loop to stop: once with an interrupt of the cell, twice at once."""
 
@@ -74,7 +79,7 @@ class StopSignal:
 
 def run_notebook(nb: Any, pool: Pool, *, folder: Path, **options: Any) -> BatchResult:
     """`run_notebook_async` in an event loop of its own."""
-    return asyncio.run(run_notebook_async(nb, pool.endpoint, folder=folder, **options))
+    return asyncio.run(run_notebook_async(nb, pool.endpoint, folder=folder, embedded=pool.embedded, **options))
 
 
 async def run_notebook_async(
@@ -87,16 +92,18 @@ async def run_notebook_async(
     on_start: Callable[[Any, int], None] | None = None,
     on_record: Callable[[CellRecord], None] | None = None,
     stop: StopSignal | None = None,
+    embedded: bool = False,
 ) -> BatchResult:
     """Runs all cells of `nb` in `folder`; outputs go into `nb`. A failing cell ends the run and is in the result.
 
-    After `stop` the running cell is interrupted, what it has shown is kept, and no other begins.
+    After `stop` the running cell is interrupted, what it has shown is kept, and no other begins. `embedded`: the session
+    ends with the run, so its state is saved for GPU cells only.
     """
     stop = stop or StopSignal()
     began_s = time.monotonic()
     client = BatchClient(
         nb, endpoint=endpoint, think_s=think_s, on_start=on_start, on_record=on_record, timeout=timeout_s,
-        resources={"metadata": {"path": str(folder)}},
+        resources={"metadata": {"path": str(folder)}}, env=environment_of(embedded),
     )  # fmt: skip
     running = asyncio.ensure_future(client.async_execute())
     try:

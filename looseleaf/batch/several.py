@@ -120,7 +120,7 @@ class _Runs:
         try:
             result = await run_notebook_async(
                 job.nb, self._pool.endpoint_of(index), folder=job.folder, think_s=options.think_s,
-                timeout_s=options.timeout_s, stop=self._stop, on_start=cell_began,
+                timeout_s=options.timeout_s, stop=self._stop, embedded=self._pool.embedded, on_start=cell_began,
                 on_record=lambda record: listener.cell_ended(index, record),
             )  # fmt: skip
         except Exception as error:

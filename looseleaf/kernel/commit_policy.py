@@ -10,17 +10,23 @@ IDLE_DELAY_S: Final = 0.25
 # A kernel that is never idle commits at the latest after this much uncommitted work.
 UNCOMMITTED_CHANGES_MAX: Final = 50
 UNCOMMITTED_S_MAX: Final = 30.0
+# A policy that commits for nobody's sake never does.
+NEVER_S: Final = 1e9
 
 
 @dataclass
 class CommitPolicy:
     """Pure: told of events with the time in seconds, says when to commit.
 
-    A new session counts as changed: its working directory and its settings were never saved.
+    A new session counts as changed: its working directory and its settings were never saved. `commit_idle` False: a
+    commit is made only when it is asked for.
     """
 
+    commit_idle: bool = True
     uncommitted: int = 1
     oldest_s: float | None = None
+    # How much more than the limits may be uncommitted: doubled by each commit that was broken off.
+    patience: int = 1
 
     @property
     def pending(self) -> bool:
@@ -35,9 +41,15 @@ class CommitPolicy:
 
     def delay_s(self, now_s: float) -> float:
         """How long the kernel must have been idle before it commits: 0 when a commit is overdue."""
-        late = self.oldest_s is not None and now_s - self.oldest_s >= UNCOMMITTED_S_MAX
-        return 0.0 if late or self.uncommitted >= UNCOMMITTED_CHANGES_MAX else IDLE_DELAY_S
+        if not self.commit_idle:
+            return NEVER_S
+        late = self.oldest_s is not None and now_s - self.oldest_s >= UNCOMMITTED_S_MAX * self.patience
+        return 0.0 if late or self.uncommitted >= UNCOMMITTED_CHANGES_MAX * self.patience else IDLE_DELAY_S
+
+    def gave_way(self) -> None:
+        """A commit was broken off for a cell: where cells follow at once, each further try would only cost time."""
+        self.patience *= 2
 
     def committed(self) -> None:
         """A commit took in everything."""
-        self.uncommitted, self.oldest_s = 0, None
+        self.uncommitted, self.oldest_s, self.patience = 0, None, 1

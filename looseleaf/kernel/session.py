@@ -66,7 +66,7 @@ class KernelSession:
         self.title = os.environ.get("JPY_SESSION_NAME", "")
         self.config = config
         self.runs = RunLog()
-        self.commits = CommitPolicy()
+        self.commits = CommitPolicy(config.commit_idle)
         self.threads = LeftThreads()
         self.give_way = GiveWay()
         self.tracker: StateTracker | None = None
@@ -223,6 +223,7 @@ class KernelSession:
             with self.give_way.breakable("cell"):
                 self._commit_logged()
         except GaveWay:
+            self.commits.gave_way()
             log.info("commit_gave_way")
 
     def _commit_logged(self) -> None:
@@ -363,8 +364,12 @@ class KernelSession:
         return {key: value for key, value in reply.items() if key not in ("t", "id")}
 
     def close(self) -> None:
-        """Commits what is left, then leaves the cluster. The last commit gives way to nobody: no other follows it."""
-        self._commit_logged()
+        """Commits what is left, if anybody may want it, then leaves the cluster.
+
+        The last commit gives way to nobody: no other follows it.
+        """
+        if self.config.commit_idle:
+            self._commit_logged()
         self._leave()
 
     def _leave(self) -> None:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from looseleaf.kernel.commit_policy import (
     IDLE_DELAY_S,
+    NEVER_S,
     UNCOMMITTED_CHANGES_MAX,
     UNCOMMITTED_S_MAX,
     CommitPolicy,
@@ -25,6 +26,29 @@ def test_policy_few_changes_wait_for_idleness() -> None:
     policy.committed()
     policy.changed(100.0)
     assert policy.pending and policy.delay_s(100.1) == IDLE_DELAY_S
+
+
+def test_policy_that_commits_on_demand_only_is_pending_and_never_due() -> None:
+    policy = CommitPolicy(commit_idle=False)
+    for _ in range(2 * UNCOMMITTED_CHANGES_MAX):
+        policy.changed(0.0)
+    assert policy.pending and policy.delay_s(1000.0) == NEVER_S
+
+
+def test_policy_tries_ever_rarer_while_cells_break_its_commits_off() -> None:
+    policy = CommitPolicy()
+    tries = 0
+    # Cells in a row, each of which breaks off the commit that began before it.
+    for _ in range(1000):
+        policy.changed(0.0)
+        if policy.delay_s(0.0) == 0.0:
+            tries += 1
+            policy.gave_way()
+    assert tries == 5
+    assert policy.delay_s(0.0) == IDLE_DELAY_S
+    policy.committed()
+    policy.changed(0.0)
+    assert policy.delay_s(UNCOMMITTED_S_MAX) == 0.0
 
 
 EVENTS = st.one_of(
