@@ -76,6 +76,7 @@ class Identity:
                 torch.Tensor.resize_as_: self.resize_,
                 torch.Tensor.item: self.item,
                 torch.Tensor.tolist: self.item,
+                torch.Tensor.to_mkldnn: self.no_kernel,
                 torch.Tensor.apply_: self.host_only,
                 torch.Tensor.map_: self.host_only,
             }
@@ -212,10 +213,7 @@ class Identity:
             )
         if index is not None:
             self.mode.write(func)
-        result = func(*args, **kwargs)
-        if source is None and index is not None:
-            tag_tensor(self.gpus, result, index)
-        return result
+        return func(*args, **kwargs)
 
     def resize_(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """New memory is the device's too, and counts."""
@@ -248,6 +246,12 @@ class Identity:
         """`apply_` and `map_` exist for host tensors only."""
         if index_of(args[0]) is not None:
             raise TypeError(f"{func.__name__} is only implemented on CPU tensors")
+        return func(*args, **kwargs)
+
+    def no_kernel(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What CUDA has no kernel for."""
+        if index_of(args[0]) is not None:
+            raise NotImplementedError(f"Could not run 'aten::{func.__name__}' with arguments from the 'CUDA' backend.")
         return func(*args, **kwargs)
 
 

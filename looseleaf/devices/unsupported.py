@@ -53,6 +53,7 @@ def patch_unsupported(mode: VirtualDeviceMode, patches: PatchSet) -> list[PostIm
                 patches.set(module, name, stand_in)
     for name in ("_create_jit_fn", "_create_multi_output_jit_fn"):
         patches.set(torch.cuda.jiterator, name, refusal(f"torch.cuda.jiterator.{name}"))
+    patches.set(torch.cuda.jiterator._JittedFunction, "__call__", refusal("torch.cuda.jiterator"))
     _patch_missing(patches)
     _patch_dlpack(patches)
     _patch_fake_tensors(patches)
