@@ -44,9 +44,10 @@ class RunStopped(Exception):
 class BatchClient(NotebookClient):
     """Runs all cells in order; `records` holds one CellRecord per executed code cell.
 
-    Between two cells it waits `think_s` seconds, as a person would, while the next GPU cell is prepared. `on_start`
-    gets a cell and its index, `on_record` the record of a cell that ended. `spec`: the kernelspec, else ours for the
-    daemon at `endpoint`, with `env`. Everything else as for NotebookClient; many run side by side in one event loop.
+    Between two cells it waits `think_s` seconds, as a person would, while the next GPU cell is prepared. `priority`: of
+    its GPU cells, "batch" or "interactive". `on_start` gets a cell and its index, `on_record` the record of a cell that
+    ended. `spec`: the kernelspec, else ours for the daemon at `endpoint`, with `env`. Everything else as for
+    NotebookClient; many run side by side in one event loop.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class BatchClient(NotebookClient):
         *,
         endpoint: str,
         think_s: float = 0.0,
+        priority: str = "batch",
         on_start: Callable[[Any, int], None] | None = None,
         on_record: Callable[[CellRecord], None] | None = None,
         env: Mapping[str, str] | None = None,
@@ -86,6 +88,7 @@ class BatchClient(NotebookClient):
         self._begun = asyncio.Event()
         self._stopping = False
         self._think_s = think_s
+        self._priority = priority
         self._on_start = on_start
         self._on_record = on_record
         self._preparing: asyncio.Task[None] | None = None
@@ -136,7 +139,7 @@ class BatchClient(NotebookClient):
         assert self.kc is not None
         # nbclient sends no metadata; a notebook's page does.
         self.kc.session.metadata = {
-            "cellId": cell.get("id", ""), "looseleaf": {"device": device_wish(cell), "priority": "batch"},
+            "cellId": cell.get("id", ""), "looseleaf": {"device": device_wish(cell), "priority": self._priority},
         }  # fmt: skip
         self._began_s = time.monotonic()
         self._begun.clear()

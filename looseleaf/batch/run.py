@@ -89,6 +89,7 @@ async def run_notebook_async(
     folder: Path,
     think_s: float = 0.0,
     timeout_s: float | None = None,
+    priority: str = "batch",
     on_start: Callable[[Any, int], None] | None = None,
     on_record: Callable[[CellRecord], None] | None = None,
     stop: StopSignal | None = None,
@@ -96,14 +97,14 @@ async def run_notebook_async(
 ) -> BatchResult:
     """Runs all cells of `nb` in `folder`; outputs go into `nb`. A failing cell ends the run and is in the result.
 
-    After `stop` the running cell is interrupted, what it has shown is kept, and no other begins. `embedded`: the session
-    ends with the run, so its state is saved for GPU cells only.
+    After `stop` the running cell is interrupted, what it has shown is kept, and no other begins. `embedded`: the
+    session ends with the run, so its state is saved for GPU cells only.
     """
     stop = stop or StopSignal()
     began_s = time.monotonic()
     client = BatchClient(
-        nb, endpoint=endpoint, think_s=think_s, on_start=on_start, on_record=on_record, timeout=timeout_s,
-        resources={"metadata": {"path": str(folder)}}, env=environment_of(embedded),
+        nb, endpoint=endpoint, think_s=think_s, priority=priority, on_start=on_start, on_record=on_record,
+        timeout=timeout_s, resources={"metadata": {"path": str(folder)}}, env=environment_of(embedded),
     )  # fmt: skip
     running = asyncio.ensure_future(client.async_execute())
     try:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from looseleaf.local.cluster import LocalCluster
 
 sys.path.insert(0, str(Path(__file__).parent))
 from batch_fixtures import daemon, notebook_of
@@ -18,3 +21,11 @@ __all__ = ["daemon"]
 def make_notebook() -> Any:
     """See notebook_of."""
     return notebook_of
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One host with one virtual GPU, without the times of a real attach."""
+    folder = tmp_path_factory.mktemp("c")
+    with LocalCluster.start(data=folder, gpus=1, device="emulated", emulated_delays=False) as running:
+        yield running

@@ -6,7 +6,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +44,6 @@ STOCK = {
 UNIQUE = re.compile(r"(?<![0-9a-f])[0-9a-f]{32}(?![0-9a-f])|\b0x[0-9a-f]{6,}\b|^[0-9a-f]{8}$")
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)?")
 PATH_KEYS = frozenset({"input_path", "output_path"})
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """One virtual GPU."""
-    folder = tmp_path_factory.mktemp("c")
-    with LocalCluster.start(data=folder, gpus=1, device="emulated", emulated_delays=False) as running:
-        yield running
 
 
 @pytest.fixture
