@@ -6,13 +6,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from looseleaf.errors import InvalidArgument, LooseLeafError
-from looseleaf.kernel.forwarder import Publisher, publish_output
+from looseleaf.kernel.forwarder import RequestPublisher, publish_output
 from looseleaf.kernel.stdin import InputRefused
 from looseleaf.protocol import fields
 from looseleaf.protocol.frames import Message
@@ -28,7 +28,11 @@ STREAM_CHARS_MAX: Final = 1 << 20
 # The worker is killed by the third interrupt, or by one that comes when the first had no effect for so long.
 INTERRUPTS_BEFORE_KILL: Final = 2
 INTERRUPT_GRACE_S: Final = 5.0
+# What texts of one message have in common.
+STREAM_KEYS: Final = ("type", "name", "origin")
 NEWS: Final = frozenset({"recipe", "queue", "lease", "stage"})
+# Comm messages that wait for the cell; more of them wait for its end.
+COMMS_WAITING_MAX: Final = 1000
 
 Ask = Callable[[str, bool], Awaitable[str]]
 
@@ -55,7 +59,7 @@ class GpuCell:
     belongs to it.
     """
 
-    def __init__(self, link: ThreadedLink, body: Message, publisher: Publisher, ask: Ask | None) -> None:
+    def __init__(self, link: ThreadedLink, body: Message, publisher: RequestPublisher, ask: Ask | None) -> None:
         self._link = link
         self._body = body
         self._publisher = publisher
@@ -69,21 +73,25 @@ class GpuCell:
         self._handled = 0
         self._closed = False
         self._question: asyncio.Task[None] | None = None
+        # Comm messages of the front end that the worker has, by their ids; the results say whether it dealt with them.
+        self._comms: dict[str, Future[bool]] = {}
         self._result = GpuCellResult()
         self._submitted = False
         self._interrupted_early = False
         self._interrupts = 0
         self._first_interrupt_s = 0.0
 
-    def take_event(self, message: Message) -> None:
-        """Called on the link's reader thread; waits while the kernel is `EVENTS_WAITING_MAX` events behind."""
-        if message.get("execution_id") != self._execution_id:
-            return
-        while self._taken - self._handled >= EVENTS_WAITING_MAX and not self._closed:
+    def take_event(self, message: Message) -> bool:
+        """Whether it is an event of this cell. On the reader thread; waits while the kernel is far behind."""
+        if message.get("execution_id") != self._execution_id or self._closed:
+            return False
+        while self._taken - self._handled >= EVENTS_WAITING_MAX:
             time.sleep(WAIT_FOR_ROOM_S)
-        if not self._closed:
-            self._taken += 1
-            self._loop.call_soon_threadsafe(self._arrive, message)
+            if self._is_closed():
+                return False
+        self._taken += 1
+        self._loop.call_soon_threadsafe(self._arrive, message)
+        return True
 
     def _arrive(self, event: Message | None) -> None:
         self._waiting.append(event)
@@ -115,7 +123,15 @@ class GpuCell:
         finally:
             self._closed = True
             self._stop_asking()
+            for waiting in list(self._comms.values()):
+                _resolve(waiting, False)
         return result
+
+    def rest(self) -> list[Message]:
+        """Events that came behind the cell's outcome: of what it left running."""
+        rest = [event for event in self._waiting if event is not None]
+        self._waiting.clear()
+        return rest
 
     def _handle(self, event: Message) -> None:
         kind = event.get("kind")
@@ -123,11 +139,13 @@ class GpuCell:
             self._publish(event)
         elif kind == "input_request":
             self._stop_asking()
-            prompt, password = fields.text(event, "prompt", ""), fields.boolean(event, "password", False)
-            self._question = self._loop.create_task(self._answer_input(prompt, password))
+            self._question = self._loop.create_task(self._answer_input(event))
         elif kind == "ended":
             self._stop_asking()
             self._result.reply = fields.mapping(event, "reply")
+        elif kind == "comm_done":
+            if (future := self._comms.pop(fields.text(event, "origin", ""), None)) is not None:
+                _resolve(future, not fields.boolean(event, "late", False))
         elif kind in NEWS:
             self._result.news[str(kind)] = {
                 key: value for key, value in event.items() if key not in ("t", "id", "kind", "execution_id")
@@ -137,22 +155,22 @@ class GpuCell:
         try:
             message = fields.mapping(event, "message")
             if message.get("type") == "stream":
-                message = {**message, "text": message.get("text", "") + self._more_of(message.get("name"))}
-            publish_output(self._publisher, message)
+                message = {**message, "text": message.get("text", "") + self._more_of(message)}
+            publish_output(self._publisher.of(message.get("origin")), message)
         except InvalidArgument as error:
             log.warning("output_dropped %s", error)
         except Exception as error:
             # The cell runs on and will commit: it must be followed to its end. The text may hold values.
             log.error("output_dropped error=%s", type(error).__name__)
 
-    def _more_of(self, stream: Any) -> str:
+    def _more_of(self, first: Mapping[str, Any]) -> str:
         """The text of the messages of the same stream that wait behind: front ends lose messages that come too fast."""
         texts: list[str] = []
         chars = 0
         while self._waiting and chars < STREAM_CHARS_MAX:
             event = self._waiting[0]
             message = event.get("message") if event is not None and event.get("kind") == "output" else None
-            if not isinstance(message, dict) or (message.get("type"), message.get("name")) != ("stream", stream):
+            if not isinstance(message, dict) or any(message.get(key) != first.get(key) for key in STREAM_KEYS):
                 break
             self._waiting.popleft()
             self._handled += 1
@@ -160,8 +178,12 @@ class GpuCell:
             chars += len(texts[-1])
         return "".join(texts)
 
-    async def _answer_input(self, prompt: str, password: bool) -> None:
-        answer: dict[str, Any] = {"execution_id": self._execution_id, "value": "", "refused": True}
+    async def _answer_input(self, event: Message) -> None:
+        prompt, password = fields.text(event, "prompt", ""), fields.boolean(event, "password", False)
+        question = fields.integer(event, "question", 0)
+        answer: dict[str, Any] = {
+            "execution_id": self._execution_id, "value": "", "refused": True, "question": question,
+        }  # fmt: skip
         if self._ask is not None:
             try:
                 answer.update(value=await self._ask(prompt, password), refused=False)
@@ -173,6 +195,22 @@ class GpuCell:
         if self._question is not None:
             self._question.cancel()
             self._question = None
+
+    def send_comm(self, origin: str, message: Mapping[str, Any]) -> Future[bool]:
+        """Hands the worker a comm message of the front end: whether it has dealt with it. From any thread."""
+        future: Future[bool] = Future()
+        if self._closed or not self._submitted or len(self._comms) >= COMMS_WAITING_MAX:
+            future.set_result(False)
+            return future
+        self._comms[origin] = future
+        self._tell("comm", {"execution_id": self._execution_id, "origin": origin, "message": dict(message)})
+        if self._is_closed():
+            _resolve(future, False)
+        return future
+
+    def _is_closed(self) -> bool:
+        # Another thread closes it.
+        return self._closed
 
     def interrupt(self) -> None:
         """From any thread: KeyboardInterrupt in the cell; when that does not help, the end of its worker."""
@@ -192,6 +230,12 @@ class GpuCell:
             self._link.request_future(type_, body).add_done_callback(_log_refusal)
         except LooseLeafError as error:
             log.info("request_not_sent type=%s %s", type_, error)
+
+
+def _resolve(future: Future[bool], result: bool) -> None:
+    # Whoever waits may have been cancelled, or be told twice at the cell's end.
+    if not future.done():
+        future.set_result(result)
 
 
 def _log_refusal(future: Future[Any]) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from looseleaf.errors import Internal, LooseLeafError, Timeout, Unavailable
 from looseleaf.ids import ExecutionId, new_execution_id
-from looseleaf.kernel.forwarder import Publisher, error_output, error_reply, error_text, publish_output
+from looseleaf.kernel.forwarder import RequestPublisher, error_output, error_reply, error_text, publish_output
 from looseleaf.kernel.give_way import GaveWay
 from looseleaf.kernel.gpu_cell import Ask, GpuCell, GpuCellResult
 from looseleaf.kernel.router import CellRequest, route
@@ -33,7 +35,7 @@ class CellFrame:
     """What the kernel's shell adds to a cell: its number, its place for outputs, its way to ask, its context."""
 
     count: int
-    publisher: Publisher
+    publisher: RequestPublisher
     ask: Ask | None
     context: dict[str, Any] = field(default_factory=dict)
 
@@ -62,11 +64,35 @@ class GpuRun:
         self._cell: GpuCell | None = None
         self._interrupted = False
         self._execution_id = ExecutionId("")
+        # Resolved by the kernel once the cell's version is taken over: its own code may write state again.
+        self.over: Future[None] = Future()
 
-    def take_event(self, message: Message) -> None:
-        """One event of the daemon; on the link's reader thread."""
+    @property
+    def execution_id(self) -> ExecutionId:
+        """Of its last submission; empty before the first."""
+        return self._execution_id
+
+    def end(self) -> None:
+        """Resolves `over`."""
+        if not self.over.done():
+            self.over.set_result(None)
+
+    def take_event(self, message: Message) -> bool:
+        """One event of the daemon, on the link's reader thread; whether it is of this cell."""
+        cell = self._cell
+        return cell is not None and cell.take_event(message)
+
+    def rest(self) -> list[Message]:
+        """See GpuCell.rest."""
+        return self._cell.rest() if self._cell is not None else []
+
+    def send_comm(self, origin: str, message: Mapping[str, Any]) -> Future[bool]:
+        """See GpuCell.send_comm."""
         if (cell := self._cell) is not None:
-            cell.take_event(message)
+            return cell.send_comm(origin, message)
+        future: Future[bool] = Future()
+        future.set_result(False)
+        return future
 
     def interrupt(self) -> None:
         """The person pressed stop; from any thread."""
@@ -128,6 +154,7 @@ class GpuRun:
     async def _submit_once(self, link: ThreadedLink) -> GpuCellResult:
         session, frame, request = self._session, self._frame, self._request
         self._execution_id = new_execution_id()
+        frame.publisher.known_as(self._execution_id)
         self._cell = GpuCell(
             link,
             {

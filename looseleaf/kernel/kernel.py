@@ -18,10 +18,11 @@ from ipykernel.ipkernel import IPythonKernel
 import looseleaf
 from looseleaf.checkpoint.names import hidden_names
 from looseleaf.errors import LooseLeafError
+from looseleaf.kernel.comm_traffic import CommPlaces, CommTraffic
 from looseleaf.kernel.comms import WorkerComms
 from looseleaf.kernel.forwarder import (
     COMM_TYPES,
-    RequestPublisher,
+    Publishers,
     error_output,
     error_reply,
     error_text,
@@ -30,6 +31,7 @@ from looseleaf.kernel.forwarder import (
 from looseleaf.kernel.gpu_run import CellFrame, GpuRun, GpuRunOutcome
 from looseleaf.kernel.idle_commits import IdleCommits
 from looseleaf.kernel.interrupts import interrupts_call, interrupts_ignored
+from looseleaf.kernel.left_notes import LeftNotes
 from looseleaf.kernel.logs import log_to_file
 from looseleaf.kernel.outputs import ResultCache
 from looseleaf.kernel.preparations import PREPARE_REPLY, PREPARE_REQUEST, Preparations
@@ -77,9 +79,18 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         self._edits: set[asyncio.Task[None]] = set()
         self._results = ResultCache(self.shell)
         self.looseleaf.rebinding = self._results.following
-        self._worker_comms = WorkerComms(self.comm_manager, self.publish)
+        # The newest request: what threads print belongs to it, as in ipykernel.
+        self._newest: Any = {}
+        comms = WorkerComms(self.comm_manager, self.publish)
+        self._publishers = Publishers(self.publish_under, comms.follow, lambda: self._newest)
+        self._left = LeftNotes(self._publishers)
+        places = CommPlaces(
+            self.looseleaf, comms, self._publishers, lambda: self._run,
+            lambda status, message: self._publish_status(status, "shell", message), self._on_main,
+        )  # fmt: skip
+        self._traffic = CommTraffic(places)
         for message_type in sorted(COMM_TYPES):
-            self.shell_handlers[message_type] = self._noticing(self.shell_handlers[message_type])
+            self.shell_handlers[message_type] = self._serving(message_type, self.shell_handlers[message_type])
 
     # -- running cells ---------------------------------------------------------------------------------
 
@@ -196,18 +207,22 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
             "sources": cell_sources(self.shell), "ast_node_interactivity": self.shell.ast_node_interactivity,
             "threads": thread_count_here(), **caches,
         }  # fmt: skip
-        publisher = RequestPublisher(parent, self.publish_under, self._worker_comms.follow)
-        frame = CellFrame(count, publisher, ask if allow_stdin else None, context)
+        frame = CellFrame(count, self._publishers.request(parent), ask if allow_stdin else None, context)
         _flush_streams()
         run = GpuRun(self.looseleaf, request, recipe, frame, began_s)
-        with interrupts_call(run.interrupt, self.looseleaf.give_way.interrupted):
-            try:
-                self._run = run
-                outcome = await run.run()
-            finally:
-                self._run = None
-            self._results.take(caches, outcome.reply.get("results"))
-            return self._end_gpu_cell(request, outcome, count, user_expressions)
+        self._left.release(self.looseleaf.send)
+        try:
+            with interrupts_call(run.interrupt, self.looseleaf.give_way.interrupted):
+                try:
+                    self._run = run
+                    outcome = await run.run()
+                finally:
+                    self._run = None
+                self._left.cell_ended(run.execution_id, outcome.cell.saved or {}, run.rest())
+                self._results.take(caches, outcome.reply.get("results"))
+                return self._end_gpu_cell(request, outcome, count, user_expressions)
+        finally:
+            run.end()
 
     def _end_gpu_cell(
         self, request: CellRequest, outcome: GpuRunOutcome, count: int, user_expressions: Any
@@ -253,8 +268,15 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         self.shell.execution_count = count + 1
 
     def _take_event(self, message: dict[str, Any]) -> None:
-        if (run := self._run) is not None:
-            run.take_event(message)
+        run = self._run
+        if run is None or not run.take_event(message):
+            self._left.take(message)
+
+    def set_parent(self, ident: Any, parent: Any, channel: str = "shell") -> None:
+        """Remembers the newest request of the shell."""
+        super().set_parent(ident, parent, channel)
+        if channel == "shell":
+            self._newest = parent
 
     def publish(self, msg_type: str, content: dict[str, Any], metadata: dict[str, Any], buffers: list[bytes]) -> None:
         """See forwarder.Publisher; under the current request."""
@@ -298,16 +320,32 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         if not self._busy:
             self._idle_commits.schedule(loop, self.looseleaf.commit_delay_s())
 
-    def _noticing(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """`handler`, a widget's callback, after which state may have changed."""
+    def _serving(self, kind: str, stock: Callable[..., Any]) -> Callable[..., Any]:
+        """The handler of comm messages of this kind; after a widget's callback state may have changed."""
 
-        def handle(*args: Any) -> Any:
+        async def handle(stream: Any, ident: Any, message: Any) -> None:
             try:
-                return handler(*args)
+                await self._traffic.serve(kind, stock, stream, ident, message)
             finally:
                 self._notice_change()
 
         return handle
+
+    def _on_main(self, work: Callable[[], None]) -> concurrent.futures.Future[None]:
+        """Calls `work` on the main thread, between cells; the future has its outcome."""
+        done: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+        def call() -> None:
+            try:
+                work()
+            except BaseException as error:
+                done.set_exception(error)
+            else:
+                done.set_result(None)
+
+        assert self._main_loop is not None
+        self._main_loop.call_soon_threadsafe(call)
+        return done
 
     def _commit_idle(self) -> None:
         # A cell that runs on a worker holds the right to commit; one that awaits here is in the middle of its changes.

@@ -25,6 +25,8 @@ ITEMS_MAX: Final = 64
 _PLAIN: Final = (bool, int, float, str, type(None))
 _ATOMS: Final = frozenset({bool, int, float, complex, str, bytes, bytearray, type(None), range, type(...), slice, Stub})
 _SEQUENCES: Final = (list, tuple, set, frozenset, deque)
+# What widgets and callbacks hold of the running kernel: behind it lies everything, and nothing of the person's value.
+_OF_THE_KERNEL: Final = frozenset({"ipykernel", "IPython", "comm", "zmq", "tornado"})
 _LOOKED_AT: Final = (types.FunctionType, type, dict, *_SEQUENCES)
 
 
@@ -118,6 +120,19 @@ class LiveFacts(Mapping[str, NameFacts]):
         return self._saved.get(name) if self._saved is not None else None
 
 
+def names_reached(value: Any, facts: Mapping[str, NameFacts]) -> set[str]:
+    """The variables that code which `value` holds reads, such as a widget's callbacks, and code that these call."""
+    look = _Look(OBJECTS_MAX)
+    look.at(value)
+    todo, reached = set(look.global_names), set[str]()
+    while todo:
+        name = todo.pop()
+        if name not in reached and name in facts:
+            reached.add(name)
+            todo |= facts[name].global_names
+    return reached
+
+
 def _kind(value: Any) -> str:
     # By type, not isinstance: that would ask a proxy's `__class__`, which is a person's code.
     cls = type(value)
@@ -172,7 +187,7 @@ class _Look:
             self._todo.append(value.__func__)
         elif cls is property:
             self._todo.extend((value.fget, value.fset, value.fdel))
-        else:
+        elif str(cls.__module__).partition(".")[0] not in _OF_THE_KERNEL:
             self._instance(value, cls)
 
     def _class(self, cls: type) -> None:

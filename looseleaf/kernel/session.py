@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -20,7 +21,7 @@ from looseleaf.ids import Epoch, SessionId, Version, new_execution_id, new_sessi
 from looseleaf.kernel.commit_policy import CommitPolicy
 from looseleaf.kernel.give_way import GaveWay, GiveWay
 from looseleaf.kernel.link import DaemonLink, Welcome
-from looseleaf.kernel.live_facts import LiveFacts, SavedFacts
+from looseleaf.kernel.live_facts import LiveFacts, SavedFacts, names_reached
 from looseleaf.kernel.needs import refuse_device_reads, refuse_unsaved, stubs_to_load
 from looseleaf.kernel.run_log import RunLog
 from looseleaf.kernel.threads import LeftThreads
@@ -307,6 +308,31 @@ class KernelSession:
                 text = f"{worst.name!r} could not be loaded ({worst.detail or worst.reason}); nothing was run"
                 raise PreconditionFailed("NOT_RESTORED", text, name=worst.name, cause=worst.reason)
 
+    def load(self, names: Iterable[str]) -> None:
+        """Brings those of `names` that are not here into memory. Raises as `ready_for_cpu`."""
+        manifest = self.manifest
+        if self.tracker is not None and manifest is not None:
+            refuse_unsaved(manifest, names)
+            stubs = set(self.tracker.stub_names())
+            self._load([name for name in names if name in stubs and name in manifest.roots], manifest)
+
+    def stubs_for_callbacks(self, value: Any) -> list[str]:
+        """Variables that callbacks which `value` holds read and that are not here."""
+        if self.tracker is None or self.manifest is None:
+            return []
+        stubs = set(self.tracker.stub_names())
+        return sorted(names_reached(value, self.facts()) & stubs) if stubs else []
+
+    def stubs_of_library(self, package: str) -> list[str]:
+        """Variables that are not here and hold objects of `package`."""
+        if self.tracker is None or self.manifest is None:
+            return []
+        facts = self.facts()
+        return [
+            name for name in self.tracker.stub_names()
+            if any(module.partition(".")[0] == package for module in facts[name].modules)
+        ]  # fmt: skip
+
     def ready_for_gpu(self, recipe: Recipe) -> None:
         """Refuses a GPU cell that needs what could not be saved. Raises PreconditionFailed `UNSAVED_VARIABLE`."""
         if (manifest := self.manifest) is not None:
@@ -342,6 +368,12 @@ class KernelSession:
         body, _fds = link.request("record_runs", {"runs": []}, timeout_s=self.config.request_timeout_s)
         self.runs.acknowledged(fields.integer(body, "next_sequence"))
         self.send_log(link)
+
+    def send(self, type_: str, body: Message) -> Future[Any]:
+        """A request to the daemon that is there; from any thread. Raises Unavailable `NO_CLUSTER`."""
+        if (link := self._link.current) is None:
+            raise Unavailable("NO_CLUSTER", "no LooseLeaf cluster is connected")
+        return link.request_future(type_, body)
 
     def prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Has a cell prepared before Run. Blocks; from any thread but the main one. Raises LooseLeafError."""

@@ -12,53 +12,53 @@ from typing import Any
 
 from IPython.core.error import StdinNotImplementedError
 
-Ask = Callable[[str, bool], None]
+# (prompt, is_password, number of the question)
+Ask = Callable[[str, bool, int], None]
 _INTERRUPT_POLL_S = 0.1
 _NOT_SUPPORTED = "raw_input was called, but this frontend does not support input requests."
 
 
 class Interaction:
-    """Asks by `ask(prompt, is_password)` and waits for `answer`, which is called on another thread.
+    """Asks by `ask` and waits for `answer`, which is called on another thread.
 
-    A front end without input, a person who refuses and a forked child raise StdinNotImplementedError in the cell; an
+    Questions are numbered: the answer to one that was interrupted is on its way still and must not answer the next. A
+    front end without input, a person who refuses and a forked child raise StdinNotImplementedError in the cell; an
     interrupt while waiting raises KeyboardInterrupt.
     """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
-        self._answers: SimpleQueue[tuple[str, bool]] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[int, str, bool]] = SimpleQueue()
+        self._number = 0
         self._allowed = False
         self._pid = os.getpid()
 
-    def answer(self, value: str, refused: bool) -> None:
-        """Takes the person's answer."""
-        self._answers.put((value, refused))
+    def answer(self, number: int, value: str, refused: bool) -> None:
+        """Takes the person's answer to question `number`; one that nobody waits for any more is dropped."""
+        self._answers.put((number, value, refused))
 
     def _question(self, prompt: str, password: bool) -> str:
         if not self._allowed or os.getpid() != self._pid:
             raise StdinNotImplementedError(_NOT_SUPPORTED)
-        # An answer to a question that was interrupted may have come meanwhile.
-        while not self._answers.empty():
-            try:
-                self._answers.get_nowait()
-            except Empty:
-                break
+        self._number = number = self._number + 1
         try:
-            self._ask(prompt, password)
-            value, refused = self._wait()
+            self._ask(prompt, password, number)
+            value, refused = self._wait(number)
         except KeyboardInterrupt:
             raise KeyboardInterrupt("Interrupted by user") from None
         if refused:
             raise StdinNotImplementedError(_NOT_SUPPORTED)
         return value
 
-    def _wait(self) -> tuple[str, bool]:
+    def _wait(self, number: int) -> tuple[str, bool]:
         # An interrupt that comes just before the wait begins does not end it; Python sees it at the next turn.
         while True:
             try:
-                return self._answers.get(timeout=_INTERRUPT_POLL_S)
+                answered, value, refused = self._answers.get(timeout=_INTERRUPT_POLL_S)
             except Empty:
                 continue
+            if answered == number:
+                return value, refused
 
     def _input(self, prompt: object = "") -> str:
         return self._question(str(prompt), False)

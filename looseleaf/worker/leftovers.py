@@ -9,30 +9,42 @@ import threading
 from pathlib import Path
 from typing import Any, Final
 
+from looseleaf.worker.inbox import OWN_TASKS
+from looseleaf.worker.quiet import is_quiet_thread, quiet_processes
+
 LEFTOVERS_MAX: Final = 32
+# Threads of ours; those of asyncio run what tasks gave them, and the tasks are counted.
+OWN_THREADS: Final = ("looseleaf", "asyncio_")
 
 
 def leftovers(loop: asyncio.AbstractEventLoop) -> list[dict[str, str]]:
-    """Non-daemon threads, child processes and unfinished asyncio tasks of this process, as {kind, name}; at most 32."""
+    """Threads, child processes and unfinished asyncio tasks of the person, as {kind, name}; at most 32.
+
+    Without those that only serve a library (worker/quiet.py).
+    """
     found = [
         {"kind": "thread", "name": thread.name}
         for thread in threading.enumerate()
-        if not thread.daemon and thread is not threading.main_thread()
-    ]
-    found += [{"kind": "process", "name": name} for name in _children()]
-    found += [{"kind": "task", "name": _task_name(task)} for task in asyncio.all_tasks(loop) if not task.done()]
+        if thread is not threading.main_thread() and not thread.name.startswith(OWN_THREADS)
+        and not is_quiet_thread(thread)
+    ]  # fmt: skip
+    children = _children()
+    quiet = quiet_processes(set(children))
+    found += [{"kind": "process", "name": name} for pid, name in children.items() if pid not in quiet]
+    found += [{"kind": "task", "name": _task_name(task)} for task in asyncio.all_tasks(loop) if _is_the_persons(task)]
     return found[:LEFTOVERS_MAX]
 
 
-def _children() -> list[str]:
-    names = []
+def _children() -> dict[int, str]:
+    """Child processes that run, by pid."""
+    found: dict[int, str] = {}
     for path in Path("/proc/self/task").glob("*/children"):
         try:
             pids = path.read_text().split()
         except OSError:
             continue  # the thread has ended
-        names += [name for pid in pids if (name := _process_name(pid))]
-    return names
+        found.update({int(pid): name for pid in pids if (name := _process_name(pid))})
+    return found
 
 
 def _process_name(pid: str) -> str:
@@ -43,6 +55,10 @@ def _process_name(pid: str) -> str:
         return ""
     name, _, rest = stat.partition("(")[2].rpartition(")")
     return "" if rest.split()[:1] == ["Z"] else f"{name} ({pid})"
+
+
+def _is_the_persons(task: asyncio.Task[Any]) -> bool:
+    return not task.done() and not task.get_name().startswith(OWN_TASKS)
 
 
 def _task_name(task: asyncio.Task[Any]) -> str:

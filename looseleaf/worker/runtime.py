@@ -7,7 +7,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
 from typing import Any, Final
 
 from looseleaf import devices
@@ -20,11 +19,15 @@ from looseleaf.protocol.frames import PROTOCOL_VERSION, Message, close_fds
 from looseleaf.protocol.rpc import unknown_message
 from looseleaf.protocol.state_io import LinkStateIO
 from looseleaf.protocol.threaded import ThreadedLink
-from looseleaf.worker.comms import forward_comms
+from looseleaf.worker.comms import WAITING_MAX, CommInbox, forward_comms
 from looseleaf.worker.execution import CellRunner
+from looseleaf.worker.inbox import Inbox
 from looseleaf.worker.interaction import Interaction
+from looseleaf.worker.interrupts import run_interruptible
+from looseleaf.worker.left_watch import LeftWatch
 from looseleaf.worker.leftovers import anonymous_bytes, end_group, leftovers
 from looseleaf.worker.log_format import LogFormat
+from looseleaf.worker.origin import under
 from looseleaf.worker.plain import plain
 from looseleaf.worker.raw_output import RawOutput
 from looseleaf.worker.result_cache import begin_caches
@@ -59,14 +62,21 @@ class WorkerRuntime:
         self._execution_id = ""
         # What the zygote had; a worker holds only what came since.
         self._anonymous_bytes_at_birth = anonymous_bytes()
-        self._inbox: SimpleQueue[Message] = SimpleQueue()
+        # The cell that runs; empty between cells.
+        self._running = ""
         self._link = ThreadedLink(channel, self._take_event, self._take_request, self._leave)
         self._relay = OutputRelay(self._send_output, lambda: self._link.flush(FLUSH_LIMIT_S))
         self._raw = RawOutput(self._relay)
         self._interaction = Interaction(self._ask)
         self._runner = CellRunner(shell)
+        self._inbox = Inbox(self._runner.loop)
+        self._comms = CommInbox(self._runner.loop, self._comm_done)
+        self._left = LeftWatch(self._runner.loop, self._tell_left)
         self._io = LinkStateIO(self._link)
-        self._state = WorkerState(shell.user_ns, self._io, hidden_names(shell))
+        # Widgets come with the state: their comms must be ours whatever was imported before.
+        self._state = WorkerState(
+            shell.user_ns, self._io, hidden_names(shell), lambda: forward_comms(self._publish)
+        )  # fmt: skip
         self._handlers: dict[str, Callable[[Message], Message]] = {
             "prepare": self._state.prepare, "attach": self._state.attach, "run": self._run_cell,
         }
@@ -84,7 +94,7 @@ class WorkerRuntime:
         self._relay.start()
         self._raw.start()
         while True:
-            self._answer(self._inbox.get())
+            self._answer(self._inbox.next())
 
     def _answer(self, request: Message) -> None:
         request_id = request["id"]
@@ -113,7 +123,10 @@ class WorkerRuntime:
         close_fds(fds)
         if message["t"] == "input_reply":
             refused = message.get("refused") is True or not isinstance(message.get("value"), str)
-            self._interaction.answer("" if refused else message["value"], refused)
+            number = fields.integer(message, "question", 0)
+            self._interaction.answer(number, "" if refused else message["value"], refused)
+        elif message["t"] == "comm":
+            self._comms.take(message)
         else:
             log.warning("event_unknown type=%s", message["t"])
 
@@ -126,6 +139,9 @@ class WorkerRuntime:
     # -- output ----------------------------------------------------------------------------------------
 
     def _send_output(self, message: dict[str, Any]) -> None:
+        if message.get("origin") == self._running:
+            # Of the cell that runs: the kernel knows that of every output without another origin.
+            del message["origin"]
         self._link.send_event("output", {"execution_id": self._execution_id, "message": message})
 
     def _publish(self, message: dict[str, Any]) -> None:
@@ -136,12 +152,24 @@ class WorkerRuntime:
         self._raw.drain()
         self._relay.publish(message)
 
-    def _ask(self, prompt: str, password: bool) -> None:
+    def _ask(self, prompt: str, password: bool, question: int) -> None:
         self._raw.drain()
         self._relay.flush()
         self._link.send_event("input_request", {
             "execution_id": self._execution_id, "prompt": plain(prompt), "password": password,
+            "question": question,
         })
+
+    def _comm_done(self, origin: str, late: bool) -> None:
+        # Before the kernel hears that it is done, all that its callbacks have shown has left.
+        self._raw.drain()
+        self._relay.flush()
+        self._link.send_event("comm_done", {"execution_id": self._execution_id, "origin": origin, "late": late})
+
+    def _tell_left(self, items: list[dict[str, str]]) -> None:
+        self._raw.drain()
+        self._relay.flush()
+        self._link.send_event("left", {"execution_id": self._execution_id, "items": items})
 
     # -- cells -----------------------------------------------------------------------------------------
 
@@ -151,24 +179,49 @@ class WorkerRuntime:
         source = fields.text(request, "source")
         count = fields.integer(request, "execution_count", minimum=1)
         cell_id = fields.text(request, "cell_id", "")
-        tracker = self._state.tracker
+        # Refused before anything runs if there is no session.
+        self._state.tracker  # noqa: B018
         self._set_up(fields.mapping(request, "context", {}))
+        self._left.stop()
         self._execution_id = execution_id
         forward_comms(self._publish)
         devices.backend().reset_touch()
         self._link.send_event("started", {"execution_id": execution_id})
         began_s = time.monotonic()
-        with self._interaction.installed(fields.boolean(request, "allow_stdin", False)):
-            reply = self._runner.run(source, count, cell_id or None)
-        run_s = time.monotonic() - began_s
-        self._raw.drain()
-        self._relay.flush()
+        self._running = execution_id
+        self._comms.open()
+        try:
+            with under(execution_id), self._interaction.installed(fields.boolean(request, "allow_stdin", False)):
+                reply = self._runner.run(source, count, cell_id or None)
+            run_s = time.monotonic() - began_s
+            self._serve_comms()
+            self._raw.drain()
+            self._relay.flush()
+        finally:
+            self._running = ""
         touched_s = devices.backend().touched()
+        left = leftovers(self._runner.loop)
         self._tell_end(reply, {
             "execution_id": execution_id, "run_s": run_s,
-            "first_touch_s": None if touched_s is None else max(0.0, touched_s - began_s),
-            "left": leftovers(self._runner.loop),
+            "first_touch_s": None if touched_s is None else max(0.0, touched_s - began_s), "left": left,
         })
+        try:
+            return self._save(execution_id, source, cell_id)
+        finally:
+            if left:
+                self._left.start()
+
+    def _serve_comms(self) -> None:
+        """The callbacks of what the front end said meanwhile; an interrupt ends one, never the cell's save."""
+        for _callback in range(WAITING_MAX):
+            try:
+                run_interruptible(self._comms.close)
+                return
+            except KeyboardInterrupt:
+                continue
+
+    def _save(self, execution_id: ExecutionId, source: str, cell_id: str) -> Message:
+        tracker = self._state.tracker
         saved_s = time.monotonic()
         report = tracker.save(execution_id, "gpu", source=source, cell_id=CellId(cell_id))
         return {

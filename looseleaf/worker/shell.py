@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import os
+import pdb  # noqa: T100 - its debugger is replaced
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
@@ -205,12 +206,22 @@ def build_shell() -> WorkerShell:
 
     `sys.modules["__main__"]` is its namespace afterwards: what cells define is found there by pickle.
     """
+    _use_ipython_debugger()
     config = Config()
     config.HistoryManager.enabled = False
     config.HistoryManager.hist_file = ":memory:"
     shell: WorkerShell = WorkerShell.instance(config=config, profile_dir=_profile_dir())
     assert sys.modules["__main__"] is shell.user_module
     return shell
+
+
+def _use_ipython_debugger() -> None:
+    """`pdb.set_trace()` and `breakpoint()` open IPython's debugger, as in ipykernel."""
+    from IPython.core import debugger
+
+    debugger.Pdb = debugger.InterruptiblePdb
+    pdb.Pdb = debugger.Pdb  # type: ignore[misc]
+    pdb.set_trace = debugger.set_trace
 
 
 def _profile_dir() -> ProfileDir:

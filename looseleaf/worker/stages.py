@@ -21,12 +21,22 @@ from looseleaf.protocol.state_io import LinkStateIO
 
 
 class WorkerState:
-    """One session's state in this worker: where it is, what of it is loaded, and the devices it uses."""
+    """One session's state in this worker: where it is, what of it is loaded, and the devices it uses.
 
-    def __init__(self, namespace: dict[str, Any], io: LinkStateIO, hidden: Callable[[str], bool]) -> None:
+    `before_load` is called before variables are loaded.
+    """
+
+    def __init__(
+        self,
+        namespace: dict[str, Any],
+        io: LinkStateIO,
+        hidden: Callable[[str], bool],
+        before_load: Callable[[], None] = lambda: None,
+    ) -> None:
         self._namespace = namespace
         self._io = io
         self._hidden = hidden
+        self._before_load = before_load
         self._tracker: StateTracker | None = None
         self._session_id = ""
         # Names whose closure lives on a device: their objects are made at attach, when there is one.
@@ -96,6 +106,7 @@ class WorkerState:
     def _load(self, names: Sequence[str]) -> RestoreReport:
         now = [name for name in names if self._attached or not self._lives_on_device(name)]
         self._waiting = sorted({*self._waiting, *names} - {*now})
+        self._before_load()
         return self.tracker.restore(now)
 
     def _lives_on_device(self, name: str) -> bool:

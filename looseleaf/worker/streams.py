@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from looseleaf.errors import InvalidArgument
 from looseleaf.units import KIB, MIB, format_bytes
+from looseleaf.worker.origin import ORIGIN
 from looseleaf.worker.plain import plain
 
 # Text waits at most this long before it is sent.
@@ -28,11 +29,14 @@ STREAM_CHARS_MAX: Final = 1 * MIB
 LINE_CHARS_MAX: Final = 4 * KIB
 
 SendOutput = Callable[[dict[str, Any]], None]
+# (origin, stream, text)
+Chunk = tuple[str, str, str]
 
 
 class OutputRelay:
     """Collects stream text and sends output messages by `send`, which may block while the daemon is behind.
 
+    A message's `origin` is the request that the code which made it belongs to, if it knows one (worker/origin.py).
     `wait_until_sent` returns once what was sent has left this process: what a cell flushes must survive its crash.
     Thread-safe. Text waits for at most `FLUSH_INTERVAL_S`; any other message sends the text before it first.
     """
@@ -42,7 +46,7 @@ class OutputRelay:
         self.wait_until_sent = wait_until_sent
         # RLock: a signal handler may print while the main thread is inside.
         self._lock = threading.RLock()
-        self._chunks: list[tuple[str, str]] = []
+        self._chunks: list[Chunk] = []
         self._chars = 0
         self._flushing = False
         self._wake: SimpleQueue[None] = SimpleQueue()
@@ -59,7 +63,7 @@ class OutputRelay:
         with self._lock:
             if not self._chunks:
                 self._wake.put(None)
-            self._chunks.append((name, text))
+            self._chunks.append((ORIGIN.get(), name, text))
             self._chars += len(text)
             if self._chars >= BUFFERED_CHARS_MAX:
                 self.flush()
@@ -73,8 +77,8 @@ class OutputRelay:
                 self._flushing = True
                 self._chunks = _pieces(self._chunks)
                 while self._chunks:
-                    name, text = self._chunks[0]
-                    self._send(plain({"type": "stream", "name": name, "text": text}))
+                    origin, name, text = self._chunks[0]
+                    self._send(_of_origin(plain({"type": "stream", "name": name, "text": text}), origin))
                     del self._chunks[0]
                 self._chars = 0
             finally:
@@ -86,7 +90,7 @@ class OutputRelay:
         An output that is too large for a frame is replaced by a line on stderr that says so. Raises ValueError for a
         value that no notebook can hold.
         """
-        cleaned = plain(message)
+        cleaned = _of_origin(plain(message), ORIGIN.get())
         with self._lock:
             self.flush()
             try:
@@ -107,18 +111,22 @@ class OutputRelay:
             self.flush()
 
 
-def _pieces(chunks: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _of_origin(message: dict[str, Any], origin: str) -> dict[str, Any]:
+    return {**message, "origin": origin} if origin else message
+
+
+def _pieces(chunks: list[Chunk]) -> list[Chunk]:
     """The same text in as few messages as its order and `STREAM_CHARS_MAX` allow."""
-    merged: list[tuple[str, list[str]]] = []
-    for name, text in chunks:
-        if merged and merged[-1][0] == name:
-            merged[-1][1].append(text)
+    merged: list[tuple[str, str, list[str]]] = []
+    for origin, name, text in chunks:
+        if merged and merged[-1][:2] == (origin, name):
+            merged[-1][2].append(text)
         else:
-            merged.append((name, [text]))
-    joined = [(name, "".join(parts)) for name, parts in merged]
+            merged.append((origin, name, [text]))
+    joined = [(origin, name, "".join(parts)) for origin, name, parts in merged]
     return [
-        (name, text[start : start + STREAM_CHARS_MAX])
-        for name, text in joined
+        (origin, name, text[start : start + STREAM_CHARS_MAX])
+        for origin, name, text in joined
         for start in range(0, len(text), STREAM_CHARS_MAX)
     ]
 

@@ -18,6 +18,7 @@ from looseleaf.protocol import fields
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.core.worker_life import Stage
 from looseleaf.services.worker_daemon.execution_log import ExecutionRecord
+from looseleaf.services.worker_daemon.left_hold import LeftHold, left_items
 from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.reports import Reporter
 from looseleaf.services.worker_daemon.wire import worker_state
@@ -40,13 +41,15 @@ class HostFacts:
     host_id: str
     device: str
     emulated_delays: bool
+    keep_leftovers_s: float = 60.0
 
 
 class CellExecution:
     """Runs one cell at most once and records all that happens to it.
 
-    Whatever fails, the record ends with `ended` and `saved`, the lease is finished and the scheduler is told; a failure
-    names what state is valid. `finish_lease` is called when the GPUs are free.
+    Whatever fails, the record has `ended` and `saved`, the lease is finished and the scheduler is told; a failure names
+    what state is valid. What the cell left running keeps the lease for a while after `saved` (LeftHold). `finish_lease`
+    is called when the GPUs are free.
     """
 
     def __init__(
@@ -75,9 +78,11 @@ class CellExecution:
         self._started_s: float | None = None
         self._ended_s: float | None = None
         self._first_touch_s: float | None = None
+        self._left: list[pb.LeftItem] = []
         self._interrupted = False
         self._cut: LooseLeafError | None = None
         self._save_limit: asyncio.TimerHandle | None = None
+        self._hold: LeftHold | None = None
 
     async def run(self) -> None:
         """The whole life of the execution up to the point where its GPU may be released."""
@@ -95,13 +100,16 @@ class CellExecution:
                 await self._worker.discard()
             state = self._fail(saved, known)
         finally:
-            if self._save_limit is not None:
-                self._save_limit.cancel()
-            self._finish(saved)
+            hold = self._hold
+            if hold is None:
+                self._finish(saved)
+            else:
+                self._figures.gpu_held_s = time.monotonic() - self.lease.granted_s
             # Before the scheduler hears of it, so that its next grant of this GPU is not refused here.
             self._finish_lease()
             self._report_end(state, saved.error_reason)
-            self.record.add(pb.ExecuteResponse(saved=saved))
+            last = pb.ExecuteResponse(saved=saved) if hold is None else pb.ExecuteResponse(left=hold.last_news)
+            self.record.add(last)
 
     async def _run_on_live_worker(self, saved: pb.CellSaved) -> None:
         wanted = self._pool.usable(self.lease.worker_id, self.lease.session_id, self.lease.epoch)
@@ -131,6 +139,9 @@ class CellExecution:
                 raise self._cut
             reply = await self._run_cell(worker, context)
             self._take_save(worker, reply, saved)
+            if self._left:
+                await self._hold_for_left(worker, saved)
+            worker.on_message = None
 
     async def _make_ready(self, worker: WorkerProcess) -> None:
         facts = worker.facts
@@ -153,19 +164,27 @@ class CellExecution:
         worker.facts.stage, worker.facts.execution_id = Stage.RUNNING, self.lease.execution_id
         worker.on_message = self._on_message
         self._handed_over = True
-        try:
-            return await worker.run(
-                {
-                    "execution_id": start.execution_id,
-                    "source": start.source,
-                    "execution_count": start.execution_count,
-                    "cell_id": start.cell_id,
-                    "allow_stdin": start.allow_stdin,
-                    "context": context,
-                }
-            )
-        finally:
-            worker.on_message = None
+        return await worker.run(
+            {
+                "execution_id": start.execution_id,
+                "source": start.source,
+                "execution_count": start.execution_count,
+                "cell_id": start.cell_id,
+                "allow_stdin": start.allow_stdin,
+                "context": context,
+            }
+        )
+
+    async def _hold_for_left(self, worker: WorkerProcess, saved: pb.CellSaved) -> None:
+        """Keeps the lease for what the cell left running; the kernel has the cell's outcome meanwhile."""
+        saved.left_running = True
+        self._finish(saved)
+        self.record.add(pb.ExecuteResponse(saved=saved))
+        self._hold = hold = LeftHold(self._left, self._host.keep_leftovers_s, self.record)
+        worker.facts.stage = Stage.SAVING
+        if await hold.until_over(worker.lost) is pb.LEFT_STATE_LIMIT:
+            await worker.discard()
+        worker.facts.stage = Stage.GONE if worker.lost.done() else Stage.COMPLETED
 
     def _on_message(self, message: Message) -> None:
         kind = message.get("t")
@@ -176,7 +195,16 @@ class CellExecution:
             self._cell_started()
         elif kind == "input_request":
             prompt, password = fields.text(message, "prompt", ""), fields.boolean(message, "password", False)
-            self.record.add(pb.ExecuteResponse(input_request=pb.InputRequest(prompt=prompt, password=password)))
+            number = fields.integer(message, "question", 0)
+            request = pb.InputRequest(prompt=prompt, password=password, question=number)
+            self.record.add(pb.ExecuteResponse(input_request=request))
+        elif kind == "comm_done":
+            done = pb.CommDone(origin=fields.text(message, "origin"), late=fields.boolean(message, "late", False))
+            self.record.add(pb.ExecuteResponse(comm_done=done))
+        elif kind == "left":
+            self._left = left_items(message, "items")
+            if self._hold is not None:
+                self._hold.changed(self._left)
         elif kind == "ended":
             self._cell_ended(message)
 
@@ -190,6 +218,7 @@ class CellExecution:
 
     def _cell_ended(self, message: Message) -> None:
         reply = msgpack.packb(fields.mapping(message, "reply"))
+        self._left = left_items(message, "left")
         self._ended_s = time.monotonic()
         self._figures.run_s = fields.number(message, "run_s", 0.0)
         if message.get("first_touch_s") is not None:
@@ -207,6 +236,8 @@ class CellExecution:
         self._cut_off(Timeout("SAVE_TIMEOUT", f"the cell's changes could not be saved within {limit_s:g} s"))
 
     def _take_save(self, worker: WorkerProcess, reply: Message, saved: pb.CellSaved) -> None:
+        if self._save_limit is not None:
+            self._save_limit.cancel()
         facts = worker.facts
         saved.version = facts.version = Version(fields.integer(reply, "version"))
         self._figures.dirty_regions = fields.integer(reply, "dirty_regions", 0)
@@ -289,10 +320,25 @@ class CellExecution:
             execution_id=self.lease.execution_id, lease_id=self.lease.lease_id, state=state
         )
 
-    async def input_reply(self, value: str, refused: bool) -> None:
+    async def input_reply(self, answer: pb.InputReply) -> None:
         """Hands the person's answer to the cell."""
         if self._worker is not None:
-            await self._worker.send_event("input_reply", {"value": value, "refused": refused})
+            body = {"value": answer.value, "refused": answer.refused, "question": answer.question}
+            await self._worker.send_event("input_reply", body)
+
+    async def comm(self, packed: bytes) -> None:
+        """Hands a front end's comm message to the cell. Raises InvalidArgument `COMM_MALFORMED`."""
+        try:
+            body = msgpack.unpackb(packed)
+        except ValueError as error:
+            raise InvalidArgument("COMM_MALFORMED", "a comm message for this cell cannot be read") from error
+        if self._worker is not None:
+            await self._worker.send_event("comm", body)
+
+    def release_left(self) -> None:
+        """The session's next cell is on its way: it need not wait for what this one left running."""
+        if self._hold is not None:
+            self._hold.end(pb.LEFT_STATE_RELEASED)
 
     def interrupt(self, kill: bool) -> None:
         """KeyboardInterrupt in the cell, or the end of its worker; before the cell runs an interrupt is remembered."""
@@ -305,7 +351,9 @@ class CellExecution:
 
     def end(self, why: LooseLeafError) -> None:
         """Ends the cell for a reason that is not its own; one that has ended already is saved all the same."""
-        if self._ended_s is None:
+        if self._hold is not None:
+            self._hold.end(pb.LEFT_STATE_LIMIT)
+        elif self._ended_s is None:
             self._cut_off(why)
 
     def _cut_off(self, why: LooseLeafError) -> None:

@@ -22,7 +22,7 @@ CUT_SHARE = 0.9
 
 
 class ExecutionRecord:
-    """The messages of one execution in order; the last one is `saved`.
+    """The messages of one execution in order; the last one is `saved`, or the last `left` if it left something running.
 
     Each message's `position` is its place, counted from 1. Holds at most `MESSAGES_BYTES_MAX` of them: beyond it the
     oldest are dropped for callers that come late or are slow, and those are told how many.
@@ -39,7 +39,7 @@ class ExecutionRecord:
         self._changed = asyncio.Event()
 
     def add(self, message: pb.ExecuteResponse) -> None:
-        """Appends a message; `saved` ends the record, and what comes after it is dropped."""
+        """Appends a message; what comes after the last one is dropped."""
         if self.done:
             return
         message.position = self._first + len(self._messages) + 1
@@ -47,7 +47,7 @@ class ExecutionRecord:
         self.size_bytes += message.ByteSize()
         if self.size_bytes > MESSAGES_BYTES_MAX:
             self._drop_oldest(int(MESSAGES_BYTES_MAX * CUT_SHARE))
-        self.done = message.HasField("saved")
+        self.done = is_last(message)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
@@ -68,7 +68,7 @@ class ExecutionRecord:
         return 0.0 if self._followers else time.monotonic() - self._unheard_since_s
 
     async def follow(self) -> AsyncGenerator[pb.ExecuteResponse, None]:
-        """Every message from the beginning until the execution is saved."""
+        """Every message from the beginning to the last."""
         sent = 0
         self._followers += 1
         try:
@@ -87,6 +87,13 @@ class ExecutionRecord:
         finally:
             self._followers -= 1
             self._unheard_since_s = time.monotonic()
+
+
+def is_last(message: pb.ExecuteResponse) -> bool:
+    """Whether nothing of the execution comes after `message`."""
+    if message.HasField("saved"):
+        return not message.saved.left_running
+    return message.HasField("left") and message.left.state != pb.LEFT_STATE_HELD
 
 
 def _dropped(count: int, position: int) -> pb.ExecuteResponse:

@@ -20,6 +20,7 @@ from looseleaf.protocol.rpc import Reply
 from looseleaf.services.worker_daemon.peer_process import PeerProcess
 from looseleaf.services.worker_daemon.run_relay import RelayClients, RunRelay
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
+from looseleaf.v1 import worker_daemon_pb2 as pb
 
 log = structlog.get_logger()
 
@@ -149,6 +150,8 @@ class KernelConnection:
             "submit": self._submit,
             "input_reply": self._input_reply,
             "interrupt": self._interrupt,
+            "comm": self._comm,
+            "release_left": self._release_left,
             "raise_epoch": self._raise_epoch,
             "evict_workers": self._evict_workers,
         }
@@ -156,7 +159,12 @@ class KernelConnection:
 
     async def serve(self) -> None:
         """Until the kernel goes."""
-        why = await self._link.serve()
+        try:
+            why = await self._link.serve()
+        finally:
+            for relay in self._runs.values():
+                if relay.following is not None:
+                    relay.following.cancel()
         log.info("kernel_left", session=self._owner.session_id, why=why.reason)
 
     async def _hello(self, body: Body, _fds: list[int]) -> Reply:
@@ -204,9 +212,19 @@ class KernelConnection:
         self._session()
         relay = self._runs[execution_id] = RunRelay(self._owner, body, self._clients, self._send_event)
         try:
-            return Reply({"saved": await relay.run()})
-        finally:
+            saved = await relay.run()
+        except BaseException:
             del self._runs[execution_id]
+            raise
+        assert relay.following is not None
+        relay.following.add_done_callback(lambda task: self._run_over(execution_id, task))
+        return Reply({"saved": saved})
+
+    def _run_over(self, execution_id: ExecutionId, following: asyncio.Task[None]) -> None:
+        del self._runs[execution_id]
+        if not following.cancelled() and (error := following.exception()) is not None:
+            # Only of what the cell left running; its outcome was told.
+            log.warning("left_not_followed", execution=execution_id, error=str(error))
 
     async def _send_event(self, body: Body) -> None:
         await self._link.send_event("event", body)
@@ -218,7 +236,20 @@ class KernelConnection:
         return relay
 
     async def _input_reply(self, body: Body, _fds: list[int]) -> Reply:
-        await self._run_of(body).input_reply(fields.text(body, "value", ""), fields.boolean(body, "refused", False))
+        answer = pb.InputReply(
+            value=fields.text(body, "value", ""), refused=fields.boolean(body, "refused", False),
+            question=fields.integer(body, "question", 0),
+        )  # fmt: skip
+        await self._run_of(body).input_reply(answer)
+        return Reply({})
+
+    async def _comm(self, body: Body, _fds: list[int]) -> Reply:
+        told = {"origin": fields.text(body, "origin"), "message": fields.mapping(body, "message")}
+        await self._run_of(body).comm(told)
+        return Reply({})
+
+    async def _release_left(self, body: Body, _fds: list[int]) -> Reply:
+        await self._run_of(body).release_left()
         return Reply({})
 
     async def _interrupt(self, body: Body, _fds: list[int]) -> Reply:

@@ -15,8 +15,9 @@ from looseleaf.errors import CapacityExceeded, Conflict, PreconditionFailed, Una
 from looseleaf.ids import Epoch, SessionId
 from looseleaf.protocol import fields
 from looseleaf.rpc.store_client import StoreClient
+from looseleaf.services.worker_daemon.execution_log import is_last
 from looseleaf.services.worker_daemon.state_requests import StateOwner
-from looseleaf.services.worker_daemon.wire import recipe_body, saved_body
+from looseleaf.services.worker_daemon.wire import left_body, recipe_body, saved_body
 from looseleaf.v1 import frontend_pb2, recipe_pb2, types_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
 
@@ -78,9 +79,12 @@ class RunRelay:
         # Position of the last message that was handed to the kernel.
         self._heard = 0
         self._recipe = recipe_pb2.ExecutionRecipe()
+        self._saved: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
+        # Follows the cell, after its save what it left running too.
+        self.following: asyncio.Task[None] | None = None
 
     async def run(self) -> Body:
-        """Returns the save's outcome as the protocol's `saved` map.
+        """Returns the save's outcome as the protocol's `saved` map; `following` then goes on if something was left.
 
         Raises Conflict `INTERRUPTED` if the person interrupted before the cell had a GPU; the errors of the frontend
         and the scheduler as they are; Unavailable `HOST_LOST` if the running host cannot be reached any more.
@@ -106,7 +110,17 @@ class RunRelay:
                 "worker_id": lease.worker_id,
             },
         )
-        return await self._execute(lease)
+        self.following = asyncio.create_task(self._execute(lease))
+        try:
+            ends: set[asyncio.Future[Any]] = {self._saved, self.following}
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self.following.cancel()
+            raise
+        if not (self._saved.done() and self._saved.result()["left_running"]):
+            # Ends at once now, or has failed.
+            await self.following
+        return self._saved.result()
 
     async def _wait_for_lease(self) -> types_pb2.Lease:
         request = frontend_pb2.SubmitCellRequest(
@@ -134,7 +148,7 @@ class RunRelay:
             "NO_LEASE", "the frontend ended the wait for a GPU without an answer; nothing was run, run the cell again"
         )
 
-    async def _execute(self, lease: types_pb2.Lease) -> Body:
+    async def _execute(self, lease: types_pb2.Lease) -> None:
         """Follows the cell to its end, over as many connections as it takes."""
         give_up_s: float | None = None
         while True:
@@ -154,15 +168,18 @@ class RunRelay:
                 log.info("host_lost_for_now", host=lease.host.host_id, reason=error.reason)
             await asyncio.sleep(REJOIN_DELAY_S)
 
-    async def _follow(self, lease: types_pb2.Lease) -> Body:
+    async def _follow(self, lease: types_pb2.Lease) -> None:
         async with aclosing(self._clients.execute(lease.host.address, self._outgoing(lease))) as responses:
             async for response in responses:
                 if response.position <= self._heard:
                     continue
                 self._heard = response.position
                 if response.HasField("saved"):
-                    return saved_body(response.saved)
-                await self._deliver(response)
+                    self._saved.set_result(saved_body(response.saved))
+                else:
+                    await self._deliver(response)
+                if is_last(response):
+                    return
         raise Unavailable("HOST_LOST", "the host that runs this cell ended the connection")
 
     async def _outgoing(self, lease: types_pb2.Lease) -> AsyncIterator[pb.ExecuteRequest]:
@@ -197,18 +214,30 @@ class RunRelay:
                 {"stage": stage.stage, "worker_id": stage.worker_id, "pid": stage.pid, "elapsed_ms": stage.elapsed_ms},
             )
         elif which == "input_request":
-            await self._event(
-                "input_request", {"prompt": response.input_request.prompt, "password": response.input_request.password}
-            )
+            asked = response.input_request
+            body = {"prompt": asked.prompt, "password": asked.password, "question": asked.question}
+            await self._event("input_request", body)
+        elif which == "comm_done":
+            await self._event("comm_done", {"origin": response.comm_done.origin, "late": response.comm_done.late})
+        elif which == "left":
+            await self._event("left", left_body(response.left))
         elif which == "ended":
             await self._event("ended", {"reply": msgpack.unpackb(response.ended.reply), "run_s": response.ended.run_s})
 
     async def _event(self, kind: str, body: Body) -> None:
         await self._send_event({"execution_id": self._execution_id, "kind": kind, **body})
 
-    async def input_reply(self, value: str, refused: bool) -> None:
+    async def input_reply(self, answer: pb.InputReply) -> None:
         """The person's answer to the cell's input request."""
-        await self._requests.put(pb.ExecuteRequest(input_reply=pb.InputReply(value=value, refused=refused)))
+        await self._requests.put(pb.ExecuteRequest(input_reply=answer))
+
+    async def comm(self, body: Body) -> None:
+        """A front end's comm message for the cell; it waits while earlier ones were not delivered."""
+        await self._requests.put(pb.ExecuteRequest(comm=msgpack.packb(body)))
+
+    async def release_left(self) -> None:
+        """Nobody waits for what the cell left running any more."""
+        await self._requests.put(pb.ExecuteRequest(release_left=pb.ReleaseLeft()))
 
     async def interrupt(self, kill: bool) -> None:
         """Ends the wait for a GPU, or interrupts the running cell."""

@@ -107,7 +107,7 @@ class _Builder:
         reporter = Reporter(self._report, self._release)
         endpoint = self._endpoint(pool)
         self.host = Host(
-            HostFacts(self.host_id, config.device, config.emulated_delays),
+            HostFacts(self.host_id, config.device, config.emulated_delays, config.keep_leftovers_s),
             address,
             config.gpus,
             config.gpu_memory_bytes,

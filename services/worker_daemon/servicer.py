@@ -131,9 +131,13 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
                 return
             try:
                 if request.HasField("input_reply"):
-                    await execution.input_reply(request.input_reply.value, request.input_reply.refused)
+                    await execution.input_reply(request.input_reply)
                 elif request.HasField("interrupt"):
                     execution.interrupt(request.interrupt.kill)
+                elif request.HasField("comm"):
+                    await execution.comm(request.comm)
+                elif request.HasField("release_left"):
+                    execution.release_left()
             except LooseLeafError as error:
                 log.info("execute_request_dropped", reason=error.reason, execution=execution_id)
 

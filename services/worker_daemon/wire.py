@@ -20,11 +20,28 @@ PATHS = {
 }
 
 
+LEFT_STATES = {
+    pb.LEFT_STATE_HELD: "held",
+    pb.LEFT_STATE_ENDED: "ended",
+    pb.LEFT_STATE_LIMIT: "limit",
+    pb.LEFT_STATE_RELEASED: "released",
+}
+
+
 def recipe_body(recipe: recipe_pb2.ExecutionRecipe) -> Body:
     """The recipe as the kernel reads it; an empty label where there is none, as of a preparation that was skipped."""
     if recipe.label == types_pb2.DEVICE_LABEL_UNSPECIFIED:
         return {**Recipe().to_map(), "label": ""}
     return recipe_from_proto(recipe).to_map()
+
+
+def left_body(news: pb.LeftNews) -> Body:
+    """News of what a cell left running as the kernel reads it; whatever it does not know is the worker's loss."""
+    return {
+        "state": LEFT_STATES.get(news.state, "lost"),
+        "items": [{"kind": item.kind, "name": item.name} for item in news.items],
+        "limit_s": news.limit_s,
+    }
 
 
 def saved_body(saved: pb.CellSaved) -> Body:
@@ -52,6 +69,7 @@ def saved_body(saved: pb.CellSaved) -> Body:
         "host_id": saved.host_id,
         "worker_id": saved.worker_id,
         "pid": saved.pid,
+        "left_running": saved.left_running,
     }
 
 

@@ -211,6 +211,11 @@ class Worker:
         while not self.text().endswith(end):
             self.event("output")
 
+    def answer(self, question: dict[str, Any], value: str, refused: bool = False) -> None:
+        """Answers an `input_request`."""
+        body = {"value": value, "refused": refused, "question": question["question"]}
+        self.link.send_event("input_reply", body)
+
     def prepare(self, names: list[str] | None = None, imports: list[str] | None = None, **more: Any) -> dict[str, Any]:
         body = {"session_id": "s-test", "epoch": 1, "version": len(self.store.manifests), "names": names or [],
                 "imports": imports or [], "cwd": None, **more}

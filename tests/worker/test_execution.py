@@ -198,7 +198,7 @@ def test_input_goes_to_the_person_and_back(worker: Worker) -> None:
     question = worker.event("input_request")
     assert (question["execution_id"], question["prompt"], question["password"]) == ("x-3", "Name? ", False)
     assert worker.text() == "first\n"
-    worker.link.send_event("input_reply", {"value": "Ada", "refused": False})
+    worker.answer(question, "Ada")
     assert worker.finish(outcome)["reply"]["status"] == "ok"
     assert worker.text() == "first\nhello Ada\n"
 
@@ -207,7 +207,7 @@ def test_getpass_asks_as_a_password(worker: Worker) -> None:
     outcome = worker.begin("import getpass\nprint(getpass.getpass())", allow_stdin=True)
     question = worker.event("input_request")
     assert (question["prompt"], question["password"]) == ("", True)
-    worker.link.send_event("input_reply", {"value": "secret", "refused": False})
+    worker.answer(question, "secret")
     worker.finish(outcome)
     assert worker.text() == "secret\n"
 
@@ -221,21 +221,24 @@ def test_input_without_a_front_end_that_can_is_an_error_at_once(worker: Worker, 
 
 def test_input_that_is_refused_is_an_error(worker: Worker) -> None:
     outcome = worker.begin("input('?')", allow_stdin=True)
-    worker.event("input_request")
-    worker.link.send_event("input_reply", {"value": "", "refused": True})
+    worker.answer(worker.event("input_request"), "", refused=True)
     assert worker.finish(outcome)["reply"]["ename"] == "StdinNotImplementedError"
 
 
-def test_interrupt_of_an_input_ends_it_and_its_late_answer_is_dropped(worker: Worker) -> None:
+@pytest.mark.parametrize("comes", ["before the next question", "after the next question"])
+def test_interrupt_of_an_input_ends_it_and_its_late_answer_is_dropped(worker: Worker, comes: str) -> None:
     outcome = worker.begin("input('?')", allow_stdin=True)
-    worker.event("input_request")
+    given_up = worker.event("input_request")
     worker.interrupt()
     reply = worker.finish(outcome)["reply"]
     assert (reply["ename"], reply["evalue"]) == ("KeyboardInterrupt", "Interrupted by user")
-    worker.link.send_event("input_reply", {"value": "late", "refused": False})
+    if comes.startswith("before"):
+        worker.answer(given_up, "late")
     outcome = worker.begin("print(input('again?'))", allow_stdin=True)
-    worker.event("input_request")
-    worker.link.send_event("input_reply", {"value": "right", "refused": False})
+    question = worker.event("input_request")
+    if comes.startswith("after"):
+        worker.answer(given_up, "late")
+    worker.answer(question, "right")
     worker.finish(outcome)
     assert worker.text() == "right\n"
 
@@ -243,8 +246,9 @@ def test_interrupt_of_an_input_ends_it_and_its_late_answer_is_dropped(worker: Wo
 def test_breakpoint_is_answered_through_input(worker: Worker) -> None:
     outcome = worker.begin("def f():\n    inner = 42\n    breakpoint()\nf()\nprint('after')", allow_stdin=True)
     for command in ("p inner", "c"):
-        assert "db> " in worker.event("input_request")["prompt"].replace("(Pdb) ", "pdb> ")
-        worker.link.send_event("input_reply", {"value": command, "refused": False})
+        question = worker.event("input_request")
+        assert "db> " in question["prompt"].replace("(Pdb) ", "pdb> ")
+        worker.answer(question, command)
     assert worker.finish(outcome)["reply"]["status"] == "ok"
     assert "42" in worker.text()
     assert worker.text().endswith("after\n")

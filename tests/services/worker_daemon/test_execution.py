@@ -58,6 +58,7 @@ class Bench:
     reports: Reports = field(default_factory=Reports)
     finished: int = 0
     number: int = 0
+    keep_leftovers_s: float = 60.0
 
     def start(
         self, *, worker_id: WorkerId | None = None, path: int = 3, gpus: tuple[int, ...] = (0,), **start: Any
@@ -70,7 +71,7 @@ class Bench:
         cell = {"version": 1, "recipe": RECIPE, "source": "x", "execution_count": 3, **start}
         request = pb.ExecuteStart(execution_id=execution_id, **cell)
         reporter: Any = self.reports
-        host = HostFacts("h0", "none", False)
+        host = HostFacts("h0", "none", False, self.keep_leftovers_s)
         return CellExecution(
             request, lease, ExecutionRecord(execution_id), self.pool, reporter, host, self._finish
         )  # fmt: skip
@@ -418,9 +419,82 @@ async def test_input_reply_reaches_the_worker(bench: Bench) -> None:
     execution = bench.start()
     task = asyncio.create_task(execution.run())
     await until(lambda: any(message.HasField("input_request") for message in messages_of(execution)))
-    await execution.input_reply("Ada", refused=False)
+    await execution.input_reply(pb.InputReply(value="Ada", question=7))
     await within(task)
-    assert bench.parts.forker.workers[0].told == [{"t": "input_reply", "value": "Ada", "refused": False}]
+    told = {"t": "input_reply", "value": "Ada", "refused": False, "question": 7}
+    assert bench.parts.forker.workers[0].told == [told]
+
+
+LEFT = [{"kind": "thread", "name": "T"}]
+
+
+def leaving(later: asyncio.Event | None = None) -> Any:
+    """A cell that leaves a thread, which ends once `later` is set."""
+
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        await worker.tell("started", request)
+        await worker.tell("ended", request, reply={"status": "ok"}, run_s=0.1, left=LEFT)
+
+        async def end() -> None:
+            if later is not None:
+                await later.wait()
+                await worker.tell("output", request, message={"type": "stream", "name": "stdout", "text": "late"})
+                await worker.tell("left", request, items=[])
+
+        worker.background = asyncio.create_task(end())
+        return saved_reply()
+
+    return run
+
+
+async def test_what_a_cell_left_running_keeps_the_lease_until_it_ends(bench: Bench) -> None:
+    may_end = asyncio.Event()
+    bench.parts.script.run = leaving(may_end)
+    execution = bench.start()
+    task = asyncio.create_task(execution.run())
+    await until(lambda: any(message.HasField("saved") for message in messages_of(execution)))
+    # The cell's outcome is told, its GPU is held, its worker cannot be evicted.
+    assert bench.finished == 0 and not bench.reports.all[-1].release and not execution.record.done
+    assert not any(facts.evictable for facts in bench.pool.facts())
+    may_end.set()
+    await within(task)
+    kinds = [message.WhichOneof("message") for message in messages_of(execution)]
+    assert kinds[-3:] == ["saved", "output", "left"] and execution.record.done
+    assert messages_of(execution)[-1].left.state == pb.LEFT_STATE_ENDED
+    assert bench.finished == 1 and bench.reports.all[-1].release
+    assert [facts.evictable for facts in bench.pool.facts()] == [True]
+
+
+async def test_what_is_left_too_long_is_ended_with_its_worker(bench: Bench) -> None:
+    bench.parts.script.run = leaving()
+    bench.keep_leftovers_s = 0.05
+    execution = bench.start()
+    await within(execution.run())
+    news = messages_of(execution)[-1].left
+    assert (news.state, [item.name for item in news.items]) == (pb.LEFT_STATE_LIMIT, ["T"])
+    assert bench.finished == 1 and bench.pool.facts() == []
+
+
+async def test_next_cell_of_the_session_does_not_wait_for_what_is_left(bench: Bench) -> None:
+    bench.parts.script.run = leaving()
+    execution = bench.start()
+    task = asyncio.create_task(execution.run())
+    await until(lambda: any(message.HasField("saved") for message in messages_of(execution)))
+    execution.release_left()
+    await within(task)
+    assert messages_of(execution)[-1].left.state == pb.LEFT_STATE_RELEASED
+    # The worker stays: the thread goes on beside the next cell.
+    assert [facts.evictable for facts in bench.pool.facts()] == [True]
+
+
+async def test_worker_that_is_lost_ends_the_hold(bench: Bench) -> None:
+    bench.parts.script.run = leaving()
+    execution = bench.start()
+    task = asyncio.create_task(execution.run())
+    await until(lambda: any(message.HasField("saved") for message in messages_of(execution)))
+    bench.parts.forker.workers[0].die(-9)
+    await within(task)
+    assert messages_of(execution)[-1].left.state == pb.LEFT_STATE_LOST and bench.finished == 1
 
 
 async def test_preparation_refused_by_the_worker_is_not_run(bench: Bench) -> None:

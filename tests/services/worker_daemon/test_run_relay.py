@@ -208,11 +208,37 @@ async def test_interrupts_and_input_are_passed_on(clients: FakeClients) -> None:
     kernel = Kernel(clients)
     task = await waiting(kernel, clients, lambda: bool(kernel.texts))
     await kernel.relay.interrupt(kill=True)
-    await kernel.relay.input_reply("yes", refused=False)
-    await until(lambda: len(clients.sent[0]) == 3)
+    await kernel.relay.input_reply(pb.InputReply(value="yes", question=3))
+    await kernel.relay.comm({"origin": "m-1", "message": {"type": "comm_msg"}})
+    await until(lambda: len(clients.sent[0]) == 4)
     may_end.set()
     await within(task)
-    assert clients.sent[0][1].interrupt.kill and clients.sent[0][2].input_reply.value == "yes"
+    _start, interrupt, answer, comm = clients.sent[0]
+    assert interrupt.interrupt.kill and answer.input_reply == pb.InputReply(value="yes", question=3)
+    assert msgpack.unpackb(comm.comm) == {"origin": "m-1", "message": {"type": "comm_msg"}}
+
+
+def left(position: int, state: str) -> pb.ExecuteResponse:
+    news = pb.LeftNews(items=[pb.LeftItem(kind="thread", name="t")], limit_s=60.0)
+    news.MergeFrom(pb.LeftNews(state=pb.LeftState.Value(f"LEFT_STATE_{state.upper()}")))
+    return message(position, left=news)
+
+
+async def test_outcome_is_told_before_what_the_cell_left_running_ends(clients: FakeClients) -> None:
+    may_end = asyncio.Event()
+    running = message(2, saved=pb.CellSaved(version=4, host_id="h1", left_running=True))
+    clients.connections = [[text(1), running, text(3), left(4, "held"), may_end, left(5, "ended")]]
+    kernel = Kernel(clients)
+    saved_body = await within(kernel.relay.run())
+    assert saved_body["left_running"] and saved_body["version"] == 4
+    await until(lambda: "left" in kernel.kinds)
+    assert kernel.texts == ["1", "3"]
+    await kernel.relay.release_left()
+    await until(lambda: clients.sent[0][-1].HasField("release_left"))
+    may_end.set()
+    assert kernel.relay.following is not None
+    await within(kernel.relay.following)
+    assert [event["state"] for event in kernel.events if event["kind"] == "left"] == ["held", "ended"]
 
 
 async def test_interrupts_that_nobody_takes_are_bounded(clients: FakeClients) -> None:
