@@ -52,6 +52,8 @@ class Loader:
         self.loaded: dict[UnitId, Any] = {}
         self.failed: dict[UnitId, LooseLeafError] = {}
         self.memory: dict[PayloadId, Any] = {}
+        # Mapped together before the units that refer to them are made.
+        self._mapped: dict[PayloadId, Any] = {}
         self.mapped_bytes = 0
         self._data: Mapping[bytes, bytes] = fetched or {}
         self._readers: dict[UnitId, _UnitReader] = {}
@@ -62,10 +64,12 @@ class Loader:
         """Makes `loaded[id]` of all of `heads` that can be had, and of everything they need that does not live here."""
         groups = components(list(heads), self._refs_to_load)
         self._fetch(groups)
+        self._map_ahead(groups)
         for group in groups:
             missing = [unit_id for unit_id in group if not self._is_here(unit_id)]
             if missing:
                 self._load_group(missing)
+        self._mapped = {}
 
     def fetch(self, heads: Iterable[UnitId]) -> Mapping[bytes, bytes]:
         """The small units, by hash, of all that `load` would make; makes nothing."""
@@ -77,6 +81,24 @@ class Loader:
         inline = {entry.hash for entry in wanted if not entry.regions} - self._data.keys()
         if inline:
             self._data = {**self._data, **self._io.fetch_units(sorted(inline))}
+
+    def _map_ahead(self, groups: list[list[UnitId]]) -> None:
+        """One request for all payloads instead of one for each."""
+        units = [self._entry(unit_id) for group in groups for unit_id in group if not self._is_here(unit_id)]
+        named = dict.fromkeys(payload_id for entry in units for payload_id in entry.header.payloads)
+        wanted = [
+            payload_id for payload_id in named
+            if payload_id in self._manifest.payloads and self._manifest.payloads[payload_id].size_bytes
+            and payload_id not in self.memory and self._living(payload_id) is None
+        ]  # fmt: skip
+        if not wanted:
+            return
+        try:
+            mapped = self._io.map_many([self._manifest.payloads[payload_id].regions for payload_id in wanted])
+        except LooseLeafError:
+            # Each is asked for alone then, so that the others' variables are not lost with one.
+            return
+        self._mapped = dict(zip(wanted, mapped, strict=True))
 
     def _refs_to_load(self, unit_id: UnitId) -> Iterable[UnitId]:
         return () if self._is_here(unit_id) else self._entry(unit_id).header.refs
@@ -198,7 +220,9 @@ class Loader:
         return found
 
     def _map(self, payload_id: PayloadId, entry: PayloadEntry) -> Any:
-        mapped = self._io.map_regions(entry.regions) if entry.size_bytes else bytearray()
+        mapped = self._mapped.pop(payload_id, None)
+        if mapped is None:
+            mapped = self._io.map_regions(entry.regions) if entry.size_bytes else bytearray()
         self.mapped_bytes += entry.size_bytes
         if memoryview(mapped).nbytes != entry.size_bytes:
             text = f"a saved block has {memoryview(mapped).nbytes} bytes, not {entry.size_bytes}"

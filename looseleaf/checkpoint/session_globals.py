@@ -6,15 +6,29 @@ import pickletools
 from typing import Final
 
 from looseleaf.checkpoint.by_name import SESSION_MODULE
+from looseleaf.dirty_tracker import hash128
 
 _TEXT_OPCODES: Final = frozenset({"SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"})
 # How a pickle writes the module's name; without it nothing can be looked up there.
 SESSION_TEXT: Final = b"\x8c" + bytes([len(SESSION_MODULE)]) + SESSION_MODULE.encode()
 _MEMO_READS: Final = frozenset({"BINGET", "LONG_BINGET"})
+# Units whose answer is kept: most are the same from save to save, and reading a pickle is slow.
+ANSWERS_MAX: Final = 1024
+_answers: dict[bytes, bool] = {}
 
 
 def names_session_global(data: bytes) -> bool:
     """True if a pickle of the unit `data` looks something up in the session's module by name."""
+    unit_hash = hash128(data)
+    found = _answers.get(unit_hash)
+    if found is None:
+        if len(_answers) >= ANSWERS_MAX:
+            _answers.clear()
+        found = _answers[unit_hash] = _looks_up_session(data)
+    return found
+
+
+def _looks_up_session(data: bytes) -> bool:
     start = 1
     memo: dict[int, str | None] = {}
     while start < len(data):

@@ -53,3 +53,6 @@ class StateIO(Protocol):
 
     def map_regions(self, refs: Sequence[RegionRef]) -> Buffer:
         """The regions one after the other as one MappedBuffer. Raises NotFound `REGION_UNKNOWN`."""
+
+    def map_many(self, groups: Sequence[Sequence[RegionRef]]) -> Sequence[Buffer]:
+        """As `map_regions` for each group, at the price of one; after an error none is mapped."""

@@ -91,6 +91,10 @@ class StoreIO:
             (self._fd(path), offset, ref.length_bytes) for (path, offset), ref in zip(places, refs, strict=True)
         ])  # fmt: skip
 
+    def map_many(self, groups: Sequence[Sequence[RegionRef]]) -> list[MappedRegions]:
+        """As `StateIO.map_many`."""
+        return [self.map_regions(refs) for refs in groups]
+
     def close(self) -> None:
         """Closes the store; memory that was restored stays valid."""
         self._pins.close()

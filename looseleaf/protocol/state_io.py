@@ -8,6 +8,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from looseleaf.dirty_tracker import MappedRegions, copy_into
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 UNITS_FRAME_BYTES_MAX: Final = 16 * MIB
+# Regions of one put: small, so that the daemon copies the first ones while the next are still written.
+PUT_REGIONS_MAX: Final = 16
 # Regions named in one message, so that a frame stays far below its limit.
 REGIONS_PER_MESSAGE_MAX: Final = 65_536
 HASHES_PER_MESSAGE_MAX: Final = 65_536
@@ -82,7 +85,7 @@ class LinkStateIO:
     def put_regions(self, items: Iterable[tuple[RegionRef, memoryview]]) -> None:
         """Puts the bytes of each region into the host arena; a region named twice moves once.
 
-        While the daemon copies one half of the ring the other is filled. Raises CapacityExceeded `ARENA_FULL`.
+        While the daemon copies one part of the ring the next is filled. Raises CapacityExceeded `ARENA_FULL`.
         """
         with self._ring_lock:
             ring = self._open_ring()
@@ -98,7 +101,7 @@ class LinkStateIO:
     def _put_batches(
         self, ring: _Ring, items: Iterable[tuple[RegionRef, memoryview]], under_way: deque[PendingReply]
     ) -> None:
-        batch_slots = max(1, ring.slot_count // 2)
+        batch_slots = max(1, min(ring.slot_count // 2, PUT_REGIONS_MAX))
         batches_max = ring.slot_count // batch_slots
         batch = 0
         rows: list[list[Any]] = []
@@ -163,22 +166,31 @@ class LinkStateIO:
 
     def map_regions(self, refs: Sequence[RegionRef]) -> MappedRegions:
         """The regions one after another as private writable memory; the file pages are shared until written."""
-        parts: list[tuple[int, int, int]] = []
+        return self.map_many([refs])[0]
+
+    def map_many(self, groups: Sequence[Sequence[RegionRef]]) -> list[MappedRegions]:
+        """As `map_regions` for each group; all places come in as few replies as they fit."""
         with self._segments_lock:
-            for start in range(0, len(refs), REGIONS_PER_MESSAGE_MAX):
-                part = refs[start : start + REGIONS_PER_MESSAGE_MAX]
-                reply, fds = self._link.request(
-                    "map_regions", {"regions": [_row(ref) for ref in part]}, timeout_s=STATE_TIMEOUT_S
-                )
-                self._keep_segments(reply, fds)
-                places = fields.rows(reply, "places", int, int)
-                if len(places) != len(part):
-                    raise _malformed(f"'map_regions' places {len(places)} of {len(part)} regions")
-                for ref, (segment, offset) in zip(part, places, strict=True):
-                    if segment not in self._segments:
-                        raise _malformed(f"'map_regions' names segment {segment}, which was never sent")
-                    parts.append((self._segments[segment], offset, ref.length_bytes))
-            return MappedRegions(parts)
+            parts = iter(self._places_of([ref for refs in groups for ref in refs]))
+            return [MappedRegions(list(islice(parts, len(refs)))) for refs in groups]
+
+    def _places_of(self, refs: Sequence[RegionRef]) -> list[tuple[int, int, int]]:
+        """(fd, offset, length) of each region; the caller holds the segments' lock until they are mapped."""
+        parts: list[tuple[int, int, int]] = []
+        for start in range(0, len(refs), REGIONS_PER_MESSAGE_MAX):
+            part = refs[start : start + REGIONS_PER_MESSAGE_MAX]
+            reply, fds = self._link.request(
+                "map_regions", {"regions": [_row(ref) for ref in part]}, timeout_s=STATE_TIMEOUT_S
+            )
+            self._keep_segments(reply, fds)
+            places = fields.rows(reply, "places", int, int)
+            if len(places) != len(part):
+                raise _malformed(f"'map_regions' places {len(places)} of {len(part)} regions")
+            for ref, (segment, offset) in zip(part, places, strict=True):
+                if segment not in self._segments:
+                    raise _malformed(f"'map_regions' names segment {segment}, which was never sent")
+                parts.append((self._segments[segment], offset, ref.length_bytes))
+        return parts
 
     def unmap_regions(self, refs: Sequence[RegionRef]) -> None:
         """Tells the daemon that no mapping of these regions is left here, so that it may reuse their slots."""

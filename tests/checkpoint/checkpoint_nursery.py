@@ -65,6 +65,9 @@ class DirectoryIO:
             at += ref.length_bytes
         return memory
 
+    def map_many(self, groups):
+        return [self.map_regions(refs) for refs in groups]
+
     def _region(self, ref):
         return self.root / "regions" / f"{ref.region_id.hex()}-{ref.length_bytes}"
 
@@ -88,7 +91,7 @@ class Driver:
         self.count = 0
 
     def cell(self, source: str) -> None:
-        exec(compile(source, "<cell>", "exec"), self.namespace)
+        exec(compile(source, "<cell>", "exec", dont_inherit=True), self.namespace)
 
     def check(self, expression: str):
         return eval(expression, self.namespace)

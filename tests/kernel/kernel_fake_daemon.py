@@ -106,6 +106,9 @@ class StoreIO:
             parts = [(memory.fd, offset, ref.length_bytes) for ref, offset in zip(refs, places, strict=True)]
             return MappedRegions(parts)
 
+    def map_many(self, groups: Sequence[Sequence[Any]]) -> list[Any]:
+        return [self.map_regions(refs) for refs in groups]
+
     def unmap_regions(self, refs: Sequence[Any]) -> None:
         return
 

@@ -16,7 +16,7 @@ from looseleaf.errors import CapacityExceeded, Conflict, Corrupt, InvalidArgumen
 from looseleaf.protocol.channel import Channel
 from looseleaf.protocol.frames import close_fds
 from looseleaf.protocol.rpc import Reply
-from looseleaf.protocol.state_io import UNITS_FRAME_BYTES_MAX, LinkStateIO
+from looseleaf.protocol.state_io import PUT_REGIONS_MAX, UNITS_FRAME_BYTES_MAX, LinkStateIO
 from looseleaf.protocol.threaded import ThreadedLink
 from looseleaf.units import MIB, REGION_BYTES
 
@@ -126,6 +126,22 @@ def test_put_regions_more_than_the_ring_holds_all_arrive(both: tuple[Daemon, Lin
     assert [len(batch) for batch in daemon.batches] == [2, 2, 2, 2, 2, 1]
 
 
+def test_put_regions_large_ring_is_filled_in_parts_that_leave_early(pair: tuple[socket.socket, socket.socket]) -> None:
+    daemon = Daemon(pair[0], ring_slots=4 * PUT_REGIONS_MAX)
+    link = ThreadedLink(Channel(pair[1])).start()
+    io = LinkStateIO(link)
+    items = [region(number, 4096) for number in range(6 * PUT_REGIONS_MAX + 1)]
+    io.put_regions(items)
+    assert {ref.region_id: data.tobytes() for ref, data in items} == daemon.regions
+    assert [len(batch) for batch in daemon.batches] == [PUT_REGIONS_MAX] * 6 + [1]
+    # No slot is written twice before the daemon has answered for it.
+    slots = [{row[2] for row in batch} for batch in daemon.batches]
+    assert all(not slots[n] & slots[n + 1] for n in range(3)) and slots[4] == slots[0]
+    io.close()
+    link.close()
+    daemon.close()
+
+
 def test_put_regions_same_region_twice_moves_once(both: tuple[Daemon, LinkStateIO]) -> None:
     daemon, io = both
     io.put_regions([region(1), region(2), region(1)])
@@ -185,6 +201,26 @@ def test_map_regions_gives_the_bytes_as_private_writable_memory(both: tuple[Daem
         assert second.buffer[0] == 0
     io.unmap_regions(refs)
     assert daemon.batches[-1] == [[ref.region_id, ref.length_bytes] for ref in refs]
+
+
+def test_map_many_asks_once_and_gives_each_group_its_own_memory(both: tuple[Daemon, LinkStateIO]) -> None:
+    daemon, io = both
+    groups = [[region(1), region(2)], [], [region(2), region(3, 4096)]]
+    io.put_regions(item for group in groups for item in group)
+    asked: list[int] = []
+
+    def answer(message: dict[str, Any], fds: list[int]) -> Any:
+        asked.append(len(message["regions"]))
+        return daemon.on_map_regions(message, fds)
+
+    daemon.overrides["map_regions"] = answer
+    mapped = io.map_many([[ref for ref, _ in group] for group in groups])
+    assert [bytes(memory) for memory in mapped] == [b"".join(data for _, data in group) for group in groups]
+    assert asked == [4]
+    mapped[0].buffer[REGION_BYTES] = 99
+    assert mapped[2].buffer[0] == 0
+    for memory in mapped:
+        memory.close()
 
 
 def test_map_regions_of_nothing_is_empty(both: tuple[Daemon, LinkStateIO]) -> None:
