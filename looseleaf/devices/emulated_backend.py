@@ -57,7 +57,7 @@ class EmulatedBackend(TaggedBackend):
         patch_class_defaults(patches)
         patch_queries(gpus, patches)
         patch_storages(gpus, self.mode, patches)
-        patch_storage_making(gpus, patches)
+        patch_storage_making(gpus, self.mode, patches)
         patch_serialization(restored_on(gpus), gpus, patches)
         autograd.patch(self.mode, patches)
         patch_wrappers(self.mode, patches)

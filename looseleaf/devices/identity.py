@@ -10,7 +10,7 @@ from typing import Any
 
 from looseleaf.devices import functions, mismatches
 from looseleaf.devices.mode import Handler, VirtualDeviceMode
-from looseleaf.devices.tags import index_of, recharge_storage, retag_storage, storage_index, tag_tensor
+from looseleaf.devices.tags import index_of, recharge_storage, retag_storage, tag_tensor
 from looseleaf.errors import Unsupported
 
 torch: Any = importlib.import_module("torch")
@@ -71,7 +71,6 @@ class Identity:
                 torch.Tensor.__cuda_array_interface__.__get__: self.array_interface,
                 torch.Tensor.__getitem__: self.getitem,
                 torch.Tensor.__setitem__: self.setitem,
-                torch.Tensor.set_: self.set_,
                 torch.Tensor.resize_: self.resize_,
                 torch.Tensor.resize_as_: self.resize_,
                 torch.Tensor.item: self.item,
@@ -200,20 +199,6 @@ class Identity:
                 if at is not None and at != index:
                     raise mismatches.index_error(index)
         return found
-
-    def set_(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A tensor takes another one's memory on its own device only."""
-        source = kwargs.get("source", args[1] if len(args) > 1 else None)
-        at = index_of(source) if isinstance(source, Tensor) else storage_index(source) if source is not None else None
-        index = index_of(args[0])
-        if source is not None and at != index:
-            raise RuntimeError(
-                f'Attempted to set the storage of a tensor on device "{mismatches.device_name(index)}" to a storage on '
-                f'different device "{mismatches.device_name(at)}".  This is no longer allowed; the devices must match.'
-            )
-        if index is not None:
-            self.mode.write(func)
-        return func(*args, **kwargs)
 
     def resize_(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """New memory is the device's too, and counts."""

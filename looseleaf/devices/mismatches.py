@@ -48,6 +48,8 @@ class DeviceCheck(_dispatch.TorchDispatchMode):  # type: ignore[misc]
     def __init__(self, adopt: Callable[[Any, int, tuple[Any, ...]], None]) -> None:
         super().__init__()
         self._adopt = adopt
+        # What was raised; C++ between here and the caller, such as TorchScript's, may lose its text.
+        self.raised: RuntimeError | None = None
         self._anywhere: dict[int, Any] = {}
 
     @classmethod
@@ -77,9 +79,13 @@ class DeviceCheck(_dispatch.TorchDispatchMode):  # type: ignore[misc]
                     index if one is None and self._is_anywhere(tensor) else one
                     for one, (_, tensor, _) in zip(indices, tensors, strict=True)
                 ]
-            if func._schema.name.startswith("aten::_foreach_"):
-                return self._rows(func, args, given)
-            _check(func, tensors, indices)
+            try:
+                if func._schema.name.startswith("aten::_foreach_"):
+                    return self._rows(func, args, given)
+                _check(func, tensors, indices)
+            except RuntimeError as error:
+                self.raised = error
+                raise
         result = func(*args, **given)
         if index is not None:
             self._adopt(result, index, (*args, *given.values()))

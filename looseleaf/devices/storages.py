@@ -5,14 +5,16 @@ Imported only after torch.
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable
 from typing import Any
 
+from looseleaf.devices.mismatches import device_name
 from looseleaf.devices.patches import PatchSet
 from looseleaf.devices.requests import HOST, requested
 from looseleaf.devices.stack import on_stack
-from looseleaf.devices.tags import CLASS_DEFAULTS, recharge_storage, retag_storage, storage_index
+from looseleaf.devices.tags import CLASS_DEFAULTS, index_of, recharge_storage, retag_storage, storage_index
 from looseleaf.devices.virtual import VirtualGpus
 from looseleaf.errors import Unsupported
 
@@ -66,7 +68,7 @@ def patch_storages(gpus: VirtualGpus, mode: Any, patches: PatchSet) -> None:
     patches.set(_UntypedStorage, "_share_cuda_", _refuse_sharing)
 
 
-def patch_storage_making(gpus: VirtualGpus, patches: PatchSet) -> None:
+def patch_storage_making(gpus: VirtualGpus, mode: Any, patches: PatchSet) -> None:
     """`torch.UntypedStorage(10, device="cuda")`, `torch.cuda.FloatStorage(10)`, and memory that grows in place."""
     original, original_resize = _UntypedStorage.__new__, _UntypedStorage.resize_
 
@@ -86,8 +88,27 @@ def patch_storage_making(gpus: VirtualGpus, patches: PatchSet) -> None:
         recharge_storage(gpus, self)
         return result
 
+    original_set = torch.Tensor.set_
+
+    @functools.wraps(original_set)
+    def set_(self: Any, source: Any = None, *args: Any, **kwargs: Any) -> Any:
+        # torch tells no mode of this call.
+        if source is not None and on_stack(mode):
+            at = index_of(source) if isinstance(source, torch.Tensor) else storage_index(_untyped(source))
+            if at != index_of(self):
+                raise RuntimeError(
+                    f'Attempted to set the storage of a tensor on device "{device_name(index_of(self))}" to a storage '
+                    f'on different device "{device_name(at)}".  This is no longer allowed; the devices must match.'
+                )
+        return original_set(self) if source is None else original_set(self, source, *args, **kwargs)
+
+    patches.set(torch.Tensor, "set_", set_)
     patches.set(_UntypedStorage, "__new__", staticmethod(new))
     patches.set(_UntypedStorage, "resize_", resize_)
+
+
+def _untyped(storage: Any) -> Any:
+    return getattr(storage, "_untyped_storage", storage)
 
 
 def _refuse_sharing(storage: Any, *args: Any, **kwargs: Any) -> Any:
@@ -106,7 +127,7 @@ def patch_serialization(place: Callable[[Any, int], Any], gpus: VirtualGpus, pat
     """
 
     def tag(storage: Any) -> str | None:
-        untyped = getattr(storage, "_untyped_storage", storage)
+        untyped = _untyped(storage)
         index = storage_index(untyped)
         return None if index is None else f"cuda:{index}"
 
@@ -131,7 +152,7 @@ def restored_on(gpus: VirtualGpus) -> Callable[[Any, int], Any]:
 
     def place(storage: Any, index: int) -> Any:
         gpus.touch()
-        untyped = getattr(storage, "_untyped_storage", storage)
+        untyped = _untyped(storage)
         retag_storage(gpus, untyped, index)
         gpus.copied(untyped.nbytes())
         return storage

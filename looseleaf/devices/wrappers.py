@@ -5,7 +5,6 @@ Imported only after torch.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 from collections.abc import Callable
@@ -99,9 +98,10 @@ def _patch_scripts(mode: VirtualDeviceMode, patches: PatchSet) -> None:
             if scan.index is None:
                 return _refusing_devices(original, (self, *args), kwargs)
             mode.use()
-            mixed = scan.other is not None or (scan.host is not None and not in_backward())
-            with mismatches.DeviceCheck(mode.adopt) if mixed else contextlib.nullcontext():
-                result = _refusing_devices(_under_autocast(original), (self, *args), kwargs)
+            run = _under_autocast(original)
+            if scan.other is not None or (scan.host is not None and not in_backward()):
+                run = _checked(mode, run)
+            result = _refusing_devices(run, (self, *args), kwargs)
             mode.adopt(result, scan.index, args)
             return result
 
@@ -127,6 +127,22 @@ def _under_autocast(original: Callable[..., Any]) -> Callable[..., Any]:
     if not torch.is_autocast_enabled("cuda"):
         return original
     return lambda *args, **kwargs: autocast.within(original, args, kwargs, torch.get_autocast_dtype("cuda"))
+
+
+def _checked(mode: VirtualDeviceMode, run: Callable[..., Any]) -> Callable[..., Any]:
+    """`run`, whose operators meet tensors of several devices."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        check = mismatches.DeviceCheck(mode.adopt)
+        try:
+            with check:
+                return run(*args, **kwargs)
+        except RuntimeError as error:
+            if check.raised is None:
+                raise
+            raise RuntimeError(f"{str(error).rstrip()} {check.raised}") from None
+
+    return call
 
 
 # What C++ says where torch was built without CUDA.

@@ -26,6 +26,21 @@ def device_kind(request: pytest.FixtureRequest) -> Iterator[str]:
     devices.uninstall()
 
 
+@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def two_devices(request: pytest.FixtureRequest) -> Iterator[str]:
+    """As `device_kind`, with two devices."""
+    import torch
+
+    kind: str = request.param
+    if kind == "cuda" and torch.cuda.device_count() < 2:
+        pytest.skip("fewer than two NVIDIA GPUs, or a torch without CUDA")
+    devices.install("worker", kind, 2)  # type: ignore[arg-type]
+    yield kind
+    if kind == "cuda":
+        torch.cuda.set_device(0)
+    devices.uninstall()
+
+
 @pytest.fixture
 def virtual() -> Iterator[None]:
     """Two virtual GPUs of 1 GiB, as in a worker."""

@@ -176,7 +176,8 @@ class Sweep:
                 self.fail(name, f"out= fails on the device: {error}")
             return
         self.on_device(f"{name} (out=)", got)
-        if name not in REACHES_BEYOND and any(one is not other for one, other in zip(_tensors(got), given, strict=False)):
+        pairs = zip(_tensors(got), given, strict=False)
+        if name not in REACHES_BEYOND and any(one is not other for one, other in pairs):
             self.fail(name, "out= gives another tensor")
         self.counts["out="] += 1
 
@@ -312,7 +313,7 @@ _BY_NAME: dict[str, Any] = {
 
 
 def _guesses(stand_in: Any) -> Iterator[tuple[Any, ...]]:
-    """Argument lists: the required parameters by name, unknown ones as a tensor or a number; then one or two tensors."""
+    """Argument lists: required parameters by name, unknown ones as a tensor or a number; then one or two tensors."""
     try:
         parameters = list(inspect.signature(stand_in).parameters.values())
     except (TypeError, ValueError):
