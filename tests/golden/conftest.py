@@ -11,6 +11,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from corpus import read_entries, survey, survey_lines
 from golden_report import Report, Result
 from golden_run import THREADS_ENV, NotebookRun, run_sides
 
@@ -54,6 +55,6 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
     found = config.stash.get(REPORT, None)
     if found is not None and found.results:
         terminalreporter.section("golden comparison")
-        for line in found.lines():
+        for line in [*found.lines(), *survey_lines(read_entries())]:
             terminalreporter.write_line(line)
-        found.write(SUMMARY)
+        found.write(SUMMARY, survey())

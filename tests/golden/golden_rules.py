@@ -43,12 +43,19 @@ RULES = (
     ),
     Rule(
         "time per loop", "%timeit prints how long each loop took, and chooses how many to run",
-        _replace(r"\b\d+(?:\.\d+)? [mµnu]?s ± [^\n]*", "... per loop"),
+        _replace(
+            r"(?:The slowest run took [^\n]* longer than the fastest[^\n]*\n)?\b\d+(?:\.\d+)? [mµμnu]?s ± [^\n]*",
+            "... per loop",
+        ),
     ),
     Rule("address", "an object's default repr shows its address", _replace(r"\b0x[0-9a-fA-F]{6,}\b", "0x...")),
     Rule(
         "cell file", "a traceback names the file that the kernel gave to the cell, by process id and content",
         _replace(r"/tmp/ipykernel_\d+/\d+\.py|<ipython-input-\d+-[0-9a-f]+>", "<cell>"),
+    ),
+    Rule(
+        "log stamp", "a log line begins with the time and the process id",
+        _replace(r"(?m)^([IWE])\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ ", r"\1... "),
     ),
     Rule("temporary path", "tempfile chooses names by chance", _replace(r"/tmp/tmp[a-z0-9_]{8}\b", "/tmp/tmp...")),
     Rule(

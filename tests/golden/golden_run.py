@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import shutil
 import sys
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from jupyter_client.manager import AsyncKernelManager
@@ -25,8 +25,16 @@ THREADS_ENV = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THR
 # The same as our kernel has: hashes of strings, and so the order of sets, must not differ.
 REFERENCE_ENV = {"PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": "", **THREADS_ENV}
 # Before the first cell, on both sides, leaving no names: what is else seeded by chance. torch begins with a fixed seed.
-SEED_LINES = ("__import__('random').seed(0)", "__import__('numpy').random.seed(0)")
+# Importing numpy draws from `random`.
+SEED_LINES = ("__import__('numpy').random.seed(0)", "__import__('random').seed(0)")
+# The tip of the day is drawn from `random` at each question for the banner, of which a start has one or more.
+NO_TIP = "--InteractiveShell.enable_tip=False"
 INSTALL_DEVICE = "__import__('looseleaf.devices').devices.install('reference', 'emulated', 1)"
+# Nothing reaches a network or changes what is installed, quickly and the same everywhere.
+OFFLINE_ENV = {
+    "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "PIP_NO_INDEX": "1", "PIP_CONSTRAINT": "",
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1", "HF_HUB_OFFLINE": "1",
+}  # fmt: skip
 # Messages that say what is shown; `status` and `execute_input` frame a run.
 SHOWING = frozenset({"stream", "display_data", "update_display_data", "execute_result", "error", "clear_output"})
 
@@ -53,7 +61,7 @@ class NotebookRun:
     failure: str = ""
 
 
-class _Recording(NotebookClient):
+class Recording(NotebookClient):
     """A client that goes on after errors and notes the messages of every cell, as they came, in `runs`."""
 
     def begin(self) -> None:
@@ -75,16 +83,18 @@ class _Recording(NotebookClient):
         self.runs[cell_index].reply = dict(execute_reply["content"])
 
 
-class _Reference(_Recording):
+class Reference(Recording):
     """On stock ipykernel; with `device`, torch has one virtual GPU there."""
 
-    def __init__(self, nb: Any, folder: Path, sockets: Path, device: bool) -> None:
+    def __init__(
+        self, nb: Any, folder: Path, sockets: Path, *, device: bool, env: Mapping[str, str], prefix: Sequence[str] = ()
+    ) -> None:
         lines = [*([INSTALL_DEVICE] if device else []), *SEED_LINES]
         argv = [
-            sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}",
-            "--HistoryManager.hist_file=:memory:", *(f"--IPKernelApp.exec_lines={line}" for line in lines),
+            *prefix, sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}",
+            "--HistoryManager.hist_file=:memory:", NO_TIP, *(f"--IPKernelApp.exec_lines={line}" for line in lines),
         ]  # fmt: skip
-        spec = {"argv": argv, "display_name": "reference", "language": "python", "env": REFERENCE_ENV}
+        spec = {"argv": argv, "display_name": "reference", "language": "python", "env": {**REFERENCE_ENV, **env}}
         manager = AsyncKernelManager(
             kernel_name="reference", kernel_spec_manager=OneSpec(spec), transport="ipc",
             connection_file=str(sockets / "reference.json"),
@@ -96,16 +106,16 @@ class _Reference(_Recording):
         self.owns_km = True
 
 
-class _Here(BatchClient, _Recording):
+class Here(BatchClient, Recording):
     """Through LooseLeaf."""
 
-    def __init__(self, nb: Any, folder: Path, endpoint: str) -> None:
+    def __init__(self, nb: Any, folder: Path, endpoint: str, env: Mapping[str, str]) -> None:
         super().__init__(
-            nb, endpoint=endpoint, env=THREADS_ENV, timeout=CELL_TIMEOUT_S, allow_errors=True,
+            nb, endpoint=endpoint, env={**THREADS_ENV, **env}, timeout=CELL_TIMEOUT_S, allow_errors=True,
             resources={"metadata": {"path": str(folder)}},
         )  # fmt: skip
         seeds = [f"--IPKernelApp.exec_lines={line}" for line in SEED_LINES]
-        self.extra_arguments = [*self.extra_arguments, *seeds]
+        self.extra_arguments = [*self.extra_arguments, NO_TIP, *seeds]
 
     async def _executed(self, cell: Any, cell_index: int, execute_reply: Any) -> None:
         self.note_reply(cell, cell_index, execute_reply)
@@ -113,28 +123,39 @@ class _Here(BatchClient, _Recording):
         self.runs[cell_index].label = self.records[-1].label
 
 
-def run_sides(notebook: Any, endpoint: str, *, plain: bool, files: Iterable[Path] = ()) -> dict[str, NotebookRun]:
-    """The notebook's runs by side, all at once, each in a folder of its own that begins with copies of `files`.
+def run_sides(
+    notebook: Any,
+    endpoint: str,
+    *,
+    plain: bool,
+    prepare: Callable[[Path], None] = lambda folder: None,
+    env: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, NotebookRun]:
+    """The notebook's runs by side, all at once, each in a folder of its own in which `prepare` puts what it needs.
 
     Sides: `reference` (stock kernel with the virtual device), `here` (LooseLeaf at `endpoint`), and with `plain` also
-    `plain` (stock kernel without it). Cells that ran earlier under another id are sent with that id.
+    `plain` (stock kernel without it). `env`: more variables of the kernels. Cells that ran earlier under another id are
+    sent with that id.
     """
     sides = ["reference", "here", *(["plain"] if plain else [])]
     with tempfile.TemporaryDirectory(prefix="golden-") as top:
-        clients: dict[str, tuple[_Recording, Path]] = {}
+        clients: dict[str, tuple[Recording, Path]] = {}
         for side in sides:
             folder, sockets = Path(top, side, "work"), Path(top, side, "s")
             folder.mkdir(parents=True)
             sockets.mkdir()
-            for file in files:
-                (shutil.copytree if file.is_dir() else shutil.copy)(file, folder / file.name)
+            prepare(folder)
             nb = _copy(notebook)
-            client = _Here(nb, folder, endpoint) if side == "here" else _Reference(nb, folder, sockets, side != "plain")
+            client: Recording
+            if side == "here":
+                client = Here(nb, folder, endpoint, env)
+            else:
+                client = Reference(nb, folder, sockets, device=side != "plain", env=env)
             client.begin()
             clients[side] = client, folder
         loop = ensure_event_loop()
         loop.run_until_complete(_run_all([client for client, _ in clients.values()]))
-        return {side: _collect(client, folder) for side, (client, folder) in clients.items()}
+        return {side: collect(client, folder) for side, (client, folder) in clients.items()}
 
 
 def _copy(notebook: Any) -> Any:
@@ -147,11 +168,11 @@ def _copy(notebook: Any) -> Any:
     return nb
 
 
-async def _run_all(clients: list[_Recording]) -> None:
-    await asyncio.gather(*map(_run_one, clients))
+async def _run_all(clients: list[Recording]) -> None:
+    await asyncio.gather(*map(run_one, clients))
 
 
-async def _run_one(client: _Recording) -> None:
+async def run_one(client: Recording) -> None:
     client.failure = ""
     try:
         await client.async_execute()
@@ -161,7 +182,7 @@ async def _run_one(client: _Recording) -> None:
         client.failure = f"{type(error).__name__}: {error}"
 
 
-def _collect(client: _Recording, folder: Path) -> NotebookRun:
+def collect(client: Recording, folder: Path) -> NotebookRun:
     for index, run in client.runs.items():
         run.outputs = list(client.nb.cells[index].outputs)
     return NotebookRun(list(client.runs.values()), folder, client.failure)

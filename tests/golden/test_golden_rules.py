@@ -21,9 +21,13 @@ EXAMPLES: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = {
             (
                 "1.2 ms ± 3 µs per loop (mean ± std. dev. of 7 runs, 100 loops each)",
                 "970 µs ± 1 µs per loop (mean ± std. dev. of 7 runs, 1,000 loops each)",
-            )
+            ),
+            ("The slowest run took 7 times longer than the fastest. So.\n9 μs ± 6 μs per loop", "8 μs ± 1 μs per loop"),
         ],
-        [("1.2 ms", "1.3 ms"), ("score 0.5 ± 0.1", "score 0.6 ± 0.1")],
+        [
+            ("1.2 ms", "1.3 ms"), ("score 0.5 ± 0.1", "score 0.6 ± 0.1"),
+            ("The slowest run took 2.00 times longer", "The slowest run took 3.00 times longer"),
+        ],
     ),
     "address": (
         [("<A at 0x7f00deadbeef>", "<A at 0x7f00deadbee0>")],
@@ -34,6 +38,13 @@ EXAMPLES: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = {
         [
             ("File /tmp/ipykernel_1/23.py:4", "File /tmp/ipykernel_1/23.py:5"),
             ("File /tmp/ipykernel_1/23.py", "File /tmp/other_1/23.py"),
+        ],
+    ),
+    "log stamp": (
+        [("W1129 22:39:08.497000 23196 a/b.py:29] none", "W1130 08:00:00.000001 7 a/b.py:29] none")],
+        [
+            ("W1129 22:39:08.497000 23196 a/b.py:29] none", "W1129 22:39:08.497000 23196 a/b.py:30] none"),
+            ("E1129 22:39:08.497000 23196 x", "W1129 22:39:08.497000 23196 x"), ("W1129", "W1130"),
         ],
     ),
     "temporary path": (
