@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Self
 
-from compose_model import DOCKER, ComposeService, load
+from compose_model import BASE_FILE, DOCKER, ComposeService, duration_s, load
 
 # A container runs none of the machine's other programs of ours.
 PASSED_VARIABLES: Final = ("LANG", "LC_ALL", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")
@@ -39,11 +39,12 @@ class ComposeRig:
         self,
         names: Sequence[str],
         *,
+        files: Sequence[str] = (BASE_FILE,),
         bin_folder: Path = Path(sys.executable).parent,
         extra_programs: Path | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        everything = load(variables=variables)
+        everything = load(*files, variables=variables)
         self.services = {name: service for name, service in everything.items() if name in names}
         # A short folder: sockets' paths have a limit.
         self.folder = Path(tempfile.mkdtemp(prefix="ll-"))
@@ -77,18 +78,21 @@ class ComposeRig:
 
     def close(self) -> None:
         """Stops all, last first, each within its stop_grace_period; raises AssertionError if one needed a kill."""
-        killed = []
-        for name, process in reversed(self._processes.items()):
-            process.send_signal(signal.SIGTERM)
-            try:
-                process.wait(float(self.services[name].raw["stop_grace_period"].removesuffix("s")))
-            except subprocess.TimeoutExpired:
-                killed.append(name)
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-        self._processes.clear()
+        killed = [name for name in reversed(self._processes.copy()) if not self._ended_in_time(name)]
         shutil.rmtree(self.folder, ignore_errors=True)
         assert not killed, f"these services did not end within their stop_grace_period: {killed}"
+
+    def stop(self, *names: str) -> None:
+        """As `docker compose stop NAMES`."""
+        for name in names:
+            assert self._ended_in_time(name), f"{name} did not end within its stop_grace_period"
+
+    def start(self, *names: str) -> None:
+        """As `docker compose start NAMES`, until they are healthy."""
+        for name in names:
+            self._start(name)
+        for name in names:
+            self._wait_healthy(name)
 
     def address(self, name: str) -> str:
         """The gRPC address of the service."""
@@ -165,11 +169,22 @@ class ComposeRig:
 
     def _start(self, name: str) -> None:
         command = [self.mapped(name, word) for word in self.services[name].command]
-        with open(self.folder / f"{name}.log", "wb") as log:
+        with open(self.folder / f"{name}.log", "ab") as log:
             self._processes[name] = subprocess.Popen(
                 command, env=self.environment(name), cwd=self._home(name), stdout=log, stderr=log,
                 stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
+
+    def _ended_in_time(self, name: str) -> bool:
+        process = self._processes.pop(name)
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(duration_s(self.services[name].raw["stop_grace_period"]))
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            return False
+        return True
 
     def _needs(self, name: str) -> set[str]:
         return set(self.services[name].raw.get("depends_on", {}))

@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -44,8 +44,9 @@ class Step:
 class ImageSteps:
     """Builds stage after stage under `folder`; `environment(stage)` is then what the image's Python would be."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, build_args: Mapping[str, str] | None = None) -> None:
         self.file: Dockerfile = read()
+        self._build_args = dict(build_args or {})
         self.steps: list[Step] = []
         self._folder = folder
 
@@ -53,9 +54,11 @@ class ImageSteps:
         """The stage's virtual environment."""
         return self._folder / stage / "venv"
 
-    def build(self) -> list[Step]:
-        """Runs all stages; raises AssertionError with the output of a step that fails."""
+    def build(self, names: Collection[str] = ()) -> list[Step]:
+        """Runs all stages or those named; raises AssertionError with the output of a step that fails."""
         for stage in self.file.stages.values():
+            if names and stage.name not in names:
+                continue
             self._begin(stage)
             workdir = self._folder / stage.name
             for item in stage.instructions:
@@ -80,6 +83,7 @@ class ImageSteps:
                     script.write_bytes(data.replace(str(self.environment(stage.base)).encode(), str(venv).encode()))
             return
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
+        (self._folder / stage.name / "opt").mkdir()
 
     def _run(self, stage: Stage, text: str, workdir: Path) -> Step:
         command, left_out = _runnable(without_mounts(text))
@@ -104,7 +108,8 @@ class ImageSteps:
 
     def _environment(self, stage: Stage) -> dict[str, str]:
         lineage = self.file.lineage(stage.name)
-        inside = {name: value for part in lineage for name, value in {**part.args, **part.env}.items()}
+        args = {name: self._build_args.get(name, value) for part in lineage for name, value in part.args.items()}
+        inside = {**args, **{name: value for part in lineage for name, value in part.env.items()}}
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("LOOSELEAF_", "PYTHON"))}
         venv = self.environment(stage.name)
         path = os.pathsep.join([str(venv / "bin"), os.environ.get("PATH", "")])

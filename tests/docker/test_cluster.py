@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import urllib.request
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from compose_model import load
+from compose_model import BASE_FILE, GPU_FILE, load
 from compose_rig import ComposeRig
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
@@ -111,6 +112,46 @@ def test_cells_of_a_host_without_gpus_run_on_two_others_and_their_regions_cross_
     for name in ("lab", "worker-daemon", "worker-daemon-2"):
         assert calls(rig, name, "FetchRegions") > 0, name
     assert calls(rig, "worker-daemon-2", "Execute") > 0 and calls(rig, "lab", "Execute") == 0
+
+
+@pytest.mark.leaks_ok("the services that it starts again are the rig's, which ends them")
+def test_store_comes_back_from_a_backup_and_hosts_find_it_again(rig: ComposeRig) -> None:
+    """The commands of docs/operate.md, on the volume's folder."""
+    asked = ["looseleaf", "session", "list", "--json"]
+    before = {head["session_id"]: head for head in json.loads(rig.run("worker-daemon", asked).stdout)}
+    assert before, "the notebooks of this file's other tests"
+    archive = rig.folder / "store.tar"
+    rig.stop("checkpoint-store", "scheduler")
+    pack = [rig.mapped("checkpoint-store", word) for word in ("tar", "-cf", "-", "-C", "/var/lib/looseleaf", ".")]
+    with open(archive, "wb") as out:
+        subprocess.run(pack, stdout=out, check=True, timeout=60)
+    volume = rig.path("checkpoint-store", "/var/lib/looseleaf")
+    shutil.rmtree(volume)
+    unpack = [rig.mapped("checkpoint-store", word) for word in ("tar", "-xf", "-", "-C", "/var/lib/looseleaf")]
+    with open(archive, "rb") as packed:
+        subprocess.run(unpack, stdin=packed, check=True, timeout=60)
+    rig.start("checkpoint-store", "scheduler")
+    after = {head["session_id"]: head for head in json.loads(rig.run("worker-daemon", asked).stdout)}
+    assert after == before
+    home = rig.path("lab", "/home/looseleaf")
+    nbformat.write(notebook_of("%%gpu\nimport torch\nprint(torch.ones(3).cuda().sum().item())"), home / "after.ipynb")  # type: ignore[no-untyped-call]
+    done = rig.run("lab", [
+        "looseleaf", "run", "after.ipynb", "-o", "after.out.ipynb", "--endpoint", "/run/looseleaf/kernel-lab.sock"])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_host_without_gpus_of_a_pool_with_real_ones_needs_no_driver() -> None:
+    names = ["checkpoint-store", "scheduler", "frontend", "worker-daemon-2"]
+    with ComposeRig(names, files=(BASE_FILE, GPU_FILE)) as rig:
+        home = rig.path("worker-daemon-2", "/home/looseleaf")
+        asks = "import torch\nprint(torch.cuda.is_available(), torch.cuda.device_count(), torch.ones(2).device)"
+        nbformat.write(notebook_of(asks), home / "asks.ipynb")  # type: ignore[no-untyped-call]
+        done = rig.run("worker-daemon-2", [
+            "looseleaf", "run", "asks.ipynb", "-o", "out.ipynb", "--endpoint", "/run/looseleaf/kernel-h1.sock"])
+        assert done.returncode == 0, done.stdout + done.stderr
+        (cell,) = nbformat.read(home / "out.ipynb", as_version=4).cells  # type: ignore[no-untyped-call]
+        assert cell.outputs[0].text == "True 1 cpu\n"
 
 
 def test_lab_starts_jupyterlab_beside_its_daemon_with_the_files_arguments(rig: ComposeRig) -> None:

@@ -132,6 +132,7 @@ def test_healthchecks_ask_the_service_itself_in_words_that_it_takes(services: di
         assert verb == "health"
         assert host_port(given["address"]) == ("127.0.0.1", host_port(service.config.listen)[1]), service.name
         assert given["timeout_s"] < duration_s(check["timeout"])
+        assert duration_s(check["start_interval"]) < duration_s(check["interval"])
 
 
 def test_dependencies_have_no_cycle_and_need_no_profile_that_is_off(services: dict[str, ComposeService]) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import tempfile
 import time
 import urllib.request
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import nbformat
 import pytest
-from compose_model import load, scripts
+from compose_model import DOCKER, ROOT, load, scripts
 from compose_rig import ComposeRig
 from image_steps import NOT_HERE, ImageSteps, table, tree_bytes
 
@@ -71,6 +73,19 @@ def test_installed_native_part_and_kernelspec_are_there(image: ImageSteps) -> No
     specs = subprocess.run(
         [python, "-m", "jupyter", "kernelspec", "list", "--json"], cwd="/", capture_output=True, text=True, check=True)
     assert json.loads(specs.stdout)["kernelspecs"]["looseleaf"]["spec"]["display_name"] == "Python 3 (LooseLeaf)"
+
+
+def test_cuda_part_compiles_with_the_compiler_that_the_dockerfile_names() -> None:
+    text = (DOCKER / "Dockerfile").read_text(encoding="utf-8")
+    (compiler,) = re.findall(r'^# +"(nvidia-cuda-nvcc[^"]+)"$', text, re.MULTILINE)
+    assert f'CUDA_COMPILER="{compiler}"' in (ROOT / "docs" / "operate.md").read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory(prefix="ll-image-") as folder:
+        steps = ImageSteps(Path(folder), {"CUDA_COMPILER": compiler})
+        print(f"\n{table(steps.build(['build']))}")
+        (wheel,) = Path(folder, "build", "dist").glob("looseleaf-*.whl")
+        names = zipfile.ZipFile(wheel).namelist()
+    for part in ("_core", "_cuda"):
+        assert any(name.startswith(f"looseleaf/dirty_tracker/{part}.cpython") for name in names), part
 
 
 def test_compose_services_run_from_the_image_with_jupyterlab(image: ImageSteps) -> None:
