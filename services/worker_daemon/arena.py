@@ -11,6 +11,8 @@ from looseleaf.units import REGION_BYTES, format_bytes
 
 SEGMENT_SLOTS_MIN = 64
 SEGMENT_BYTES_MIN = SEGMENT_SLOTS_MIN * REGION_BYTES
+# Free slots that keep their memory. Getting memory for a slot takes ten times as long as writing into what it has.
+WARM_SLOTS_MAX = 64
 # All of an arena's segments fit the fds of one protocol frame, and few fds are open in a kernel or worker.
 SEGMENTS_MAX = 32
 
@@ -20,7 +22,7 @@ class HostArena:
 
     Kernels and workers get each segment as a read-only file descriptor; a private writable mapping of it
     works, a shared or re-opened writing one is refused by the kernel. A segment takes memory only where its slots were
-    written.
+    written; of free slots at most `WARM_SLOTS_MAX` keep theirs.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -31,6 +33,7 @@ class HostArena:
         self._segments: list[Memfd] = []
         self._readonly: list[int] = []
         self._free: list[Slot] = []
+        self._warm: list[Slot] = []
         self._used = 0
 
     @property
@@ -38,12 +41,17 @@ class HostArena:
         """Bytes of the slots in use; a slot counts whole."""
         return self._used * REGION_BYTES
 
+    @property
+    def has_warm(self) -> bool:
+        """Whether the next slot has its memory already."""
+        return bool(self._warm)
+
     def allocate(self) -> Slot:
-        """A slot whose bytes are undefined. Raises CapacityExceeded `ARENA_FULL`."""
-        if not self._free:
+        """A slot whose bytes are undefined, a warm one if there is one. Raises CapacityExceeded `ARENA_FULL`."""
+        if not self._warm and not self._free:
             self._grow()
         self._used += 1
-        return self._free.pop()
+        return (self._warm or self._free).pop()
 
     def _grow(self) -> None:
         segment_bytes = self._segment_slots * REGION_BYTES
@@ -63,12 +71,15 @@ class HostArena:
         self._free.extend(Slot(number, index) for index in reversed(range(self._segment_slots)))
 
     def free(self, slot: Slot) -> None:
-        """The slot may be used again; its memory goes back to the machine. After `close` there is nothing to do."""
+        """The slot may be used again; it stays warm, or its memory goes back to the machine. Nothing after `close`."""
         if not self._segments:
+            return
+        self._used -= 1
+        if len(self._warm) < WARM_SLOTS_MAX:
+            self._warm.append(slot)
             return
         self._segments[slot.segment].punch_hole(slot.index * REGION_BYTES, REGION_BYTES)
         self._free.append(slot)
-        self._used -= 1
 
     def write(self, slot: Slot, source: memoryview) -> None:
         """Copies `source` (at most 2 MiB) into the slot; releases the GIL."""
@@ -89,7 +100,7 @@ class HostArena:
             os.close(fd)
         for segment in self._segments:
             segment.close()
-        self._segments, self._readonly, self._free, self._used = [], [], [], 0
+        self._segments, self._readonly, self._free, self._warm, self._used = [], [], [], [], 0
 
 
 class Ring:

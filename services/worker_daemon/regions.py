@@ -170,6 +170,8 @@ class HostRegions:
     async def _allocate(self) -> Slot:
         deadline = asyncio.get_running_loop().time() + ROOM_WAIT_S
         while True:
+            if not self.arena.has_warm and await self._evict(superseded_only=True):
+                continue
             try:
                 return self.arena.allocate()
             except CapacityExceeded:
@@ -187,8 +189,8 @@ class HostRegions:
                         limit_bytes=self.arena.limit_bytes,
                     ) from None
 
-    async def _evict(self) -> bool:
-        evicted = self.table.evict(EVICT_BATCH)
+    async def _evict(self, *, superseded_only: bool = False) -> bool:
+        evicted = self.table.evict(EVICT_BATCH, superseded_only=superseded_only)
         if not evicted:
             return False
         keys = [key for key, _slot in evicted]
@@ -219,6 +221,10 @@ class HostRegions:
         """These regions need not be here any more; their slots may be reused when nobody pins them."""
         self.table.let_go(keys)
         self._room.set()
+
+    def supersede(self, keys: Iterable[RegionKey]) -> None:
+        """A session's newest version no longer names these: new regions take their slots rather than new memory."""
+        self.table.supersede(keys)
 
     def read(self, key: RegionKey) -> bytes | None:
         """A copy of the region's bytes, None if the arena does not hold it."""

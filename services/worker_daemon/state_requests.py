@@ -61,6 +61,8 @@ class StateRequests:
     _segments_sent: set[int] = field(default_factory=set)
     # Pins the regions that the save under way found here or put here, until its commit.
     _save: object = field(default_factory=object)
+    # Regions of the last version that was committed over this connection.
+    _named: set[RegionKey] = field(default_factory=set)
     _commits: set[asyncio.Task[Reply]] = field(default_factory=set)
 
     def handlers(self) -> dict[str, Handler]:
@@ -166,6 +168,8 @@ class StateRequests:
         else:
             self.on_staged(session_id, Version(version), keys)
         self.regions.unpin(self._save)
+        self.regions.supersede(self._named - named)
+        self._named = named
         return Reply({"version": version, "durable": durable})
 
     def _commit_ended(self, task: asyncio.Task[Reply]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 RegionKey = tuple[bytes, int]
 """(16-byte content hash, length in bytes)."""
@@ -25,6 +26,8 @@ class _Region:
     committed: bool = False
     # Its bytes need not be here: they are kept elsewhere, or no version needs them.
     expendable: bool = False
+    # The session's newest version no longer names it, and nobody has used it since.
+    superseded: bool = False
     # How often each owner pinned it: two mappings of one region need two unmappings.
     pins: dict[Hashable, int] = field(default_factory=dict)
 
@@ -40,6 +43,8 @@ class RegionTable:
 
     def __init__(self) -> None:
         self._regions: OrderedDict[RegionKey, _Region] = OrderedDict()
+        # In the order in which they are to go.
+        self._superseded: OrderedDict[RegionKey, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._regions)
@@ -66,6 +71,7 @@ class RegionTable:
         region = self._regions.get(key)
         if region is None:
             return None
+        self._use_again(key, region)
         region.pins[owner] = region.pins.get(owner, 0) + 1
         self._regions.move_to_end(key)
         return region.slot
@@ -89,7 +95,7 @@ class RegionTable:
                 del region.pins[owner]
             if not region.pins and not region.committed and not region.expendable:
                 free.append(region.slot)
-                del self._regions[key]
+                self._drop(key)
         return free
 
     def stage(self, keys: Iterable[RegionKey], holder: Hashable) -> None:
@@ -105,9 +111,30 @@ class RegionTable:
             if (region := self._regions.get(key)) is not None:
                 region.expendable = True
 
-    def evict(self, count: int) -> list[tuple[RegionKey, Slot]]:
-        """Drops up to `count` expendable regions that nobody pins, least recently used first; their slots are free."""
-        chosen = [(key, region.slot) for key, region in self._regions.items() if region.expendable and not region.pins]
-        for key, _slot in chosen[:count]:
-            del self._regions[key]
-        return chosen[:count]
+    def supersede(self, keys: Iterable[RegionKey]) -> None:
+        """A session's newest version no longer names these: once expendable they go first, unless used again."""
+        for key in keys:
+            if (region := self._regions.get(key)) is not None:
+                region.superseded = True
+                self._superseded[key] = None
+
+    def _use_again(self, key: RegionKey, region: _Region) -> None:
+        if region.superseded:
+            region.superseded = False
+            del self._superseded[key]
+
+    def evict(self, count: int, *, superseded_only: bool = False) -> list[tuple[RegionKey, Slot]]:
+        """Drops up to `count` expendable regions that nobody pins; their slots are free.
+
+        Superseded ones go first, then the least recently used.
+        """
+        order = self._superseded if superseded_only else dict.fromkeys((*self._superseded, *self._regions))
+        entries = ((key, self._regions[key]) for key in order)
+        chosen = list(islice(((k, entry) for k, entry in entries if entry.expendable and not entry.pins), count))
+        for key, _region in chosen:
+            self._drop(key)
+        return [(key, region.slot) for key, region in chosen]
+
+    def _drop(self, key: RegionKey) -> None:
+        del self._regions[key]
+        self._superseded.pop(key, None)

@@ -5,7 +5,14 @@ import os
 import pytest
 
 from looseleaf.errors import CapacityExceeded, InvalidArgument
-from looseleaf.services.worker_daemon.arena import SEGMENT_BYTES_MIN, SEGMENT_SLOTS_MIN, SEGMENTS_MAX, HostArena, Ring
+from looseleaf.services.worker_daemon.arena import (
+    SEGMENT_BYTES_MIN,
+    SEGMENT_SLOTS_MIN,
+    SEGMENTS_MAX,
+    WARM_SLOTS_MAX,
+    HostArena,
+    Ring,
+)
 from looseleaf.units import REGION_BYTES
 
 
@@ -15,11 +22,26 @@ def test_slots_are_given_out_up_to_the_limit_and_again_when_freed() -> None:
     assert len(set(slots)) == SEGMENT_SLOTS_MIN and arena.used_bytes == SEGMENT_BYTES_MIN
     with pytest.raises(CapacityExceeded, match="ARENA_FULL"):
         arena.allocate()
-    arena.write(slots[3], memoryview(b"old bytes"))
     arena.free(slots[3])
-    assert arena.allocate() == slots[3] and bytes(arena.view(slots[3], 9)) == bytes(9)
+    assert arena.allocate() == slots[3]
     arena.close()
     arena.free(slots[0])
+
+
+def test_free_slots_keep_their_memory_up_to_a_limit_and_are_taken_first() -> None:
+    arena = HostArena(2 * SEGMENT_BYTES_MIN)
+    try:
+        slots = [arena.allocate() for _ in range(WARM_SLOTS_MAX + 3)]
+        for slot in slots:
+            arena.write(slot, memoryview(b"old bytes"))
+            arena.free(slot)
+        assert arena.used_bytes == 0
+        kept = [slot for slot in slots if bytes(arena.view(slot, 9)) == b"old bytes"]
+        assert len(kept) == WARM_SLOTS_MAX
+        assert {arena.allocate() for _ in kept} == set(kept) and not arena.has_warm
+        assert arena.allocate() not in kept
+    finally:
+        arena.close()
 
 
 def test_descriptor_for_others_cannot_be_written() -> None:

@@ -82,6 +82,24 @@ async def test_commit_of_carried_regions_stages_only_what_is_new(parts: Parts, p
     assert parts.staged[1] == (SESSION, 2, keys(2))
 
 
+async def test_new_regions_take_the_slots_of_those_that_the_newest_version_no_longer_names(
+    parts: Parts, peer: Peer
+) -> None:
+    await peer.put(1, 2)
+    await peer.commit(1, 2)
+    await peer.put(3)
+    await peer.commit(2, 3, parent=1)
+    used = parts.regions.arena.used_bytes
+    await peer.put(4)
+    assert parts.regions.arena.used_bytes > used, "version 2 may still be lost, and region 1 is its parent's"
+    parts.make_durable(SESSION, 1)
+    parts.make_durable(SESSION, 2)
+    used = parts.regions.arena.used_bytes
+    await peer.put(5)
+    assert parts.regions.arena.used_bytes == used
+    assert [key in parts.regions.table for key in keys(1, 2, 3, 4, 5)] == [False, True, True, True, True]
+
+
 async def test_region_that_a_save_found_here_stays_until_its_commit(parts: Parts, peer: Peer) -> None:
     await peer.put(1)
     await peer.commit(1)

@@ -25,12 +25,14 @@ class TableMachine(RuleBasedStateMachine):
         self.pins: dict[RegionKey, Counter[str]] = {}
         self.committed: set[RegionKey] = set()
         self.expendable: set[RegionKey] = set()
+        self.superseded: set[RegionKey] = set()
 
     def _forget(self, key: RegionKey) -> None:
         self.free.append(self.slots.pop(key))
         self.pins.pop(key)
         self.committed.discard(key)
         self.expendable.discard(key)
+        self.superseded.discard(key)
 
     @rule(key=keys, owner=owners, fetched=st.booleans())
     def put(self, key: RegionKey, owner: str, fetched: bool) -> None:
@@ -43,6 +45,7 @@ class TableMachine(RuleBasedStateMachine):
                 self.committed.add(key)
                 self.expendable.add(key)
         self.pins[key][owner] += 1
+        self.superseded.discard(key)
 
     @rule(key=keys, holder=owners)
     def stage(self, key: RegionKey, holder: str) -> None:
@@ -71,10 +74,25 @@ class TableMachine(RuleBasedStateMachine):
                 self._forget(key)
         assert sorted(freed) == sorted(expected)
 
-    @rule(count=st.integers(0, 4))
-    def evict(self, count: int) -> None:
-        evicted = self.table.evict(count)
-        assert len(evicted) <= count
+    @rule(chosen=st.sets(keys))
+    def supersede(self, chosen: set[RegionKey]) -> None:
+        self.table.supersede(chosen)
+        self.superseded |= chosen & self.slots.keys()
+
+    @rule(key=keys, owner=owners)
+    def pin(self, key: RegionKey, owner: str) -> None:
+        assert self.table.pin(key, owner) == self.slots.get(key)
+        if key in self.slots:
+            self.pins[key][owner] += 1
+            self.superseded.discard(key)
+
+    @rule(count=st.integers(0, 4), superseded_only=st.booleans())
+    def evict(self, count: int, superseded_only: bool) -> None:
+        could = {key for key in self.expendable if not self.pins[key].total()}
+        first = could & self.superseded
+        evicted = self.table.evict(count, superseded_only=superseded_only)
+        assert len(evicted) == min(count, len(first if superseded_only else could))
+        assert {key for key, _slot in evicted[: len(first)]} <= first
         for key, slot in evicted:
             assert self.slots[key] == slot and not self.pins[key].total() and key in self.expendable
             self._forget(key)
