@@ -65,8 +65,9 @@ def reduce_class(cls: type) -> Reduced:
         attributes.pop("_abc_impl", None)
     if attributes.get("__module__") == SESSION_MODULE:
         attributes["__module__"] = None
-    bases = vars(cls).get("__orig_bases__", cls.__bases__)
-    layout = (tuple("".join(name) for name in attributes), slots)
+    # What stands in the class statement need not be a class: `NamedTuple` makes one that has `tuple` as its base.
+    bases, written = cls.__bases__, vars(cls).get("__orig_bases__")
+    layout = (tuple("".join(name) for name in attributes), slots, written)
     names = (_text(cls.__name__), _text(cls.__qualname__), _module_text(cls.__module__))
     state = (attributes, registered_with(cls))
     return rebuild.class_, (type(cls), *names, bases, layout), state, None, None, rebuild.set_class

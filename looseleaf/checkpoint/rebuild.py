@@ -64,25 +64,26 @@ def class_(
 ) -> type:
     """A class whose attributes arrive with `set_class`; no hook of its bases or of a session metaclass runs.
 
-    `layout`: (attribute names in order, `__slots__` or None). The hooks ran when the person's cell did.
+    `layout`: (attribute names in order, `__slots__` or None, the bases as written if they are others). The hooks ran
+    when the person's cell did.
     """
-    names, slots = layout
-    resolved = types.resolve_bases(bases)
+    names, slots, written = layout
     # Hooks of libraries run again, and may look at the attributes: then there are none yet, instead of empty ones.
-    namespace: dict[str, Any] = {} if _has_library_hook(resolved) else dict.fromkeys(names)
+    namespace: dict[str, Any] = {} if _has_library_hook(bases) else dict.fromkeys(names)
     namespace["__module__"] = _module(module)
-    if "__orig_bases__" in names:
-        namespace["__orig_bases__"] = bases
+    if written is not None:
+        namespace["__orig_bases__"] = written
     if slots is not None:
         namespace["__slots__"] = slots
     maker = next(base for base in meta.__mro__ if base is type or (is_importable(base) and issubclass(base, type)))
-    if issubclass(maker, enum.EnumMeta):
+    # Both make attributes that the class has already; typing and typing_extensions have a metaclass each.
+    if issubclass(maker, enum.EnumMeta) or maker.__name__ == "_TypedDictMeta":
         maker = type
-    hooks = [(base, vars(base)["__init_subclass__"]) for base in _session_hooks(resolved)]
+    hooks = [(base, vars(base)["__init_subclass__"]) for base in _session_hooks(bases)]
     for base, _ in hooks:
         type.__setattr__(base, "__init_subclass__", classmethod(_no_hook))
     try:
-        made: type = maker.__new__(meta, name, resolved, namespace)
+        made: type = maker.__new__(meta, name, bases, namespace)
     finally:
         for base, hook in hooks:
             type.__setattr__(base, "__init_subclass__", hook)

@@ -249,6 +249,49 @@ order = [k for k in vars(Box) if k not in ('__dict__', '__weakref__')]
         "and (slot.a, slot.b) == (1, 2) and not hasattr(slot, '__dict__') and bx.v == 3 and Box.of(1).v == 1 and Box.two() == 2 and Box[str] is not None and (setattr(at, 'x', 5), at['x'] == 5)[1] and Uses().field == 'field' "
         "and od[Ord(1)] == 2 and max(od).n == 2 and fz in fset and Fz(1, (2,)) in fset and dataclasses.replace(fz, x=3).x == 3 and li.me() is L and [k for k in vars(Box) if k in order] == order",
     ),
+    "classes of typing": (
+        """
+import collections, enum, typing
+from typing import Annotated, Generic, NamedTuple, Protocol, TypedDict, TypeVar, runtime_checkable
+T = TypeVar("T"); K = TypeVar("K", bound=int)
+class Point(NamedTuple):
+    "A point."
+    x: int
+    y: list = []
+    def norm(self): return abs(self.x)
+class Pair(NamedTuple, Generic[T]):
+    left: T
+    right: T
+class Named(Point):
+    __slots__ = ()
+    def double(self): return self._replace(x=2 * self.x)
+Old = collections.namedtuple("Old", "a b", defaults=[5])
+class Row(TypedDict, total=False):
+    name: str
+class Full(Row):
+    size: Annotated[int, "bytes"]
+class Sized(Generic[K]): pass
+class Deep(Sized[K], Generic[K, T]): pass
+@runtime_checkable
+class Walks(Protocol):
+    def walk(self): ...
+class Duck(Walks):
+    def walk(self): return 1
+class Cmp(Protocol[T]): item: T
+class Flag(enum.Flag): A = enum.auto(); B = enum.auto()
+class Level(enum.IntEnum): LOW = 1
+class Color(str, enum.Enum):
+    RED = "r"
+    @property
+    def upper(self): return self.value.upper()
+p = Point(3); q = Pair[int](1, 2); n = Named(4, p.y); row = Full(size=1); duck = Duck(); both = Flag.A | Flag.B; ints = Deep[bool, int]
+""",
+        "p == (3, []) and p.norm() == 3 and n.y is p.y and n.double() == (8, []) and type(n.double()) is Named and Point.__doc__ == 'A point.' and Point._fields == ('x', 'y') and Point._field_defaults == {'y': []} and Point(1).y is p.y "
+        "and Point.__annotations__['x'] is int and type(p) is Point and q.right == 2 and Pair.__orig_bases__[0] is NamedTuple and Pair[str] is not None and Old(1) == (1, 5) and Point._make([1, 2]) == (1, 2) "
+        "and row == {'size': 1} and Full.__required_keys__ == {'size'} and Full.__optional_keys__ == {'name'} and typing.is_typeddict(Full) and Deep.__parameters__ == (K, T) and ints.__args__ == (bool, int) "
+        "and isinstance(duck, Walks) and not isinstance(3, Walks) and Cmp.__parameters__ == (T,) and both == Flag(3) and Flag.A in both and Level(1) is Level.LOW and Level.LOW + 1 == 2 and Color('r') is Color.RED and Color.RED.upper == 'R' "
+        "and (lambda Again: Again(1)._asdict() == {'x': 1, 'y': [], 'z': 0})(collections.namedtuple('Again', [*Point._fields, 'z'], defaults=[p.y, 0]))",
+    ),
     "abstract class stays abstract": (
         "import abc\nclass S(abc.ABC):\n    @abc.abstractmethod\n    def area(self): ...\ndef fails():\n    try: S()\n    except TypeError: return True",
         "fails()",
