@@ -159,7 +159,9 @@ _HOST_ATTR: Final = re.compile(
     r"(_size|_length|_resolution|_name|_names|_dim|_id|_ids_to_tokens|_shape|_dtype)$|^(num|n)_"
 )
 # Calls on one small device value that a kernel may answer with a copy: reading it, not computing with it.
-READING_METHODS: Final = frozenset(["item", "cpu", "tolist", "numpy", "detach", "clone", "size", "dim", "numel"])
+READING_METHODS: Final = frozenset(["item", "cpu", "tolist", "numpy", "size", "dim", "numel"])
+# These give the value again, still on the device: what is then done with it tells.
+SAME_VALUE_METHODS: Final = frozenset(["detach", "clone"])
 READING_CALLS: Final = frozenset(
     {
         "print", "float", "int", "len", "str", "repr", "bool", "format", "round", "type", "isinstance", "display",

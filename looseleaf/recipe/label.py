@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from looseleaf.recipe.analyze import UNPARSEABLE
-from looseleaf.recipe.cues import READING_CALLS, READING_METHODS, is_host_attr
+from looseleaf.recipe.cues import READING_CALLS, READING_METHODS, SAME_VALUE_METHODS, is_host_attr
 from looseleaf.recipe.device_walk import DeviceCue, DeviceWalk
 from looseleaf.recipe.facts import CellFacts
 from looseleaf.recipe.graph import Closure
@@ -22,6 +21,8 @@ SMALL_READ_BYTES_MAX = 16 * MIB
 CERTAIN = 0.9
 
 _REASON_CHARS_MAX = 200
+# `x.detach().cpu().numpy()` reads `x`, and then goes on with what was read.
+_PASSED_ON = READING_METHODS | SAME_VALUE_METHODS
 
 
 class DeviceLabel(StrEnum):
@@ -122,10 +123,13 @@ def _small_reads(facts: CellFacts, closure: Closure, view: SessionView) -> froze
 
 
 def only_reads(tree: ast.Module, names: frozenset[str]) -> bool:
-    """Every use of `names` in `tree` reads a value: `x.item()`, `print(x)`, `f"{x}"`, `x.shape`, a bare `x`."""
+    """Every use of `names` in `tree` reads a value: `x.item()`, `print(x)`, `f"{x}"`, `x.shape`, a bare `x`.
+
+    `x.detach()` is no reading by itself: its result is as much on the device.
+    """
     allowed: set[int] = set()
     for node in ast.walk(tree):
-        for used in _read_at(node):
+        for used in map(_same_value, _read_at(node)):
             if isinstance(used, ast.Name):
                 allowed.add(id(used))
     uses = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id in names]
@@ -135,7 +139,7 @@ def only_reads(tree: ast.Module, names: frozenset[str]) -> bool:
 def _read_at(node: ast.AST) -> list[ast.expr]:
     """Expressions whose value `node` only reads."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in READING_METHODS:
-        return [_chain_root(node.func.value, lambda attr: attr in READING_METHODS)]
+        return [node.func.value]
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in READING_CALLS:
         return list(node.args)
     if isinstance(node, (ast.FormattedValue, ast.Expr)):
@@ -145,7 +149,7 @@ def _read_at(node: ast.AST) -> list[ast.expr]:
     return []
 
 
-def _chain_root(node: ast.expr, reads: Callable[[str], bool]) -> ast.expr:
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and reads(node.func.attr):
+def _same_value(node: ast.expr) -> ast.expr:
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _PASSED_ON:
         node = node.func.value
     return node

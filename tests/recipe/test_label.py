@@ -172,11 +172,23 @@ def test_label_device_memory_of_other_libraries_is_known_by_text_only(ask) -> No
         "loss.shape",
         "v = float(loss)",
         "loss.detach().cpu()",
+        "loss.detach()",
+        "print(loss.detach().clone())",
+        "x = loss.detach().cpu().numpy()",
+        "loss.detach().cpu().numpy().mean()",
     ],
 )
 def test_label_small_reads_stay_on_the_cpu(ask, text: str) -> None:
     recipe = ask(text, headers={"loss": gpu(4)}).recipe
     assert (recipe.label, recipe.names) == ("cpu", ("loss",))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["x = loss.detach()", "f(loss.detach())", "g(loss.clone())", "loss.detach()[0]", "loss.detach().exp().cpu()"],
+)
+def test_label_copies_that_stay_on_the_device_are_gpu(ask, text: str) -> None:
+    assert ask(text, headers={"loss": gpu(4)}).recipe.label == "gpu"
 
 
 @pytest.mark.parametrize("text", ["loss * 2", "loss.backward()", "loss += 1", "f(loss)", "loss.item() + g(loss)"])
