@@ -22,7 +22,19 @@ _WIDTHS = {torch.float16: 0, torch.bfloat16: 0, torch.float32: 1, torch.float64:
 
 
 def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Call `func` as CUDA's autocast would, with the dtype that is set for CUDA in this thread."""
+    """Call `func` as CUDA's autocast would, with what this thread has set for CUDA; the host's does not concern it."""
+    if torch.is_autocast_enabled("cpu"):
+        torch.set_autocast_enabled("cpu", False)
+        try:
+            return _run(func, args, kwargs)
+        finally:
+            torch.set_autocast_enabled("cpu", True)
+    return _run(func, args, kwargs)
+
+
+def _run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if not torch.is_autocast_enabled("cuda"):
+        return func(*args, **kwargs)
     if func in functions.AUTOCAST_FLOAT32:
         return _call(func, args, kwargs, _widened)
     dtype = torch.get_autocast_dtype("cuda")

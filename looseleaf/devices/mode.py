@@ -28,7 +28,7 @@ _overrides: Any = importlib.import_module("torch.overrides")
 Tensor = torch.Tensor
 Parameter = torch.nn.Parameter
 _is_lazy = torch.nn.parameter.is_lazy
-_is_autocast_enabled = torch.is_autocast_enabled
+_is_any_autocast_enabled = torch._C._is_any_autocast_enabled
 
 _dispatch_stack_size = torch._C._len_torch_dispatch_stack
 _dispatch_stack_at = torch._C._get_dispatch_stack_at
@@ -183,7 +183,7 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
         return self._compute(func, args, kwargs)
 
     def _compute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if _is_autocast_enabled("cuda"):
+        if _is_any_autocast_enabled():
             from looseleaf.devices import autocast
 
             return self.guarded(autocast.run, (func, args, kwargs), _EMPTY)
