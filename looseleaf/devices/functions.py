@@ -99,6 +99,21 @@ def _resolve(names: str, owners: Iterable[Any]) -> frozenset[Any]:
     return frozenset(found)
 
 
+def draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call of a function of RANDOM draws; one that is told to rest, as in evaluation, does not."""
+    place = _TRAINING_AT.get(func)
+    if place is not None:
+        return bool(kwargs.get("training", args[place] if len(args) > place else True))
+    if func in _DROPOUT_AT:
+        place = _DROPOUT_AT[func]
+        return bool(kwargs.get("dropout_p", args[place] if len(args) > place else 0.0))
+    if func in RECURRENT and len(args) > 6:
+        # Packed input has its batch sizes before the states, and so all else one further.
+        dropout, training = args[5:7] if isinstance(args[2], list) else args[6:8]
+        return bool(dropout and training)
+    return True
+
+
 def property_getters() -> list[Any]:
     """The `__get__` of each property that C++ gives Tensor, as modes receive it."""
     base = torch._C.TensorBase
@@ -129,5 +144,11 @@ AUTOCAST_LOW: frozenset[Any] = _resolve(_AUTOCAST_LOW, _ALL)
 AUTOCAST_WIDEST: frozenset[Any] = _resolve(_AUTOCAST_WIDEST, _ALL)
 AUTOCAST_WITHIN: frozenset[Any] = _resolve(_AUTOCAST_WITHIN, _ALL)
 AUTOCAST_UNSAFE: frozenset[Any] = _resolve(_AUTOCAST_UNSAFE, (_F, torch._C._nn))
+_TRAINING_AT: dict[Any, int] = {
+    **dict.fromkeys((_F.dropout, _F.alpha_dropout, _F.dropout1d, _F.dropout2d, _F.dropout3d), 2),
+    **dict.fromkeys((_F.feature_alpha_dropout, torch.dropout, torch.alpha_dropout, torch.feature_dropout), 2),
+    _F.rrelu: 3,
+}
+_DROPOUT_AT: dict[Any, int] = {_F.scaled_dot_product_attention: 4}
 # A default device set with torch.set_default_device or `with torch.device(...)` applies to these alone.
 CONSTRUCTORS: frozenset[Any] = frozenset(_device_context._device_constructors())

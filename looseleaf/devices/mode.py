@@ -13,6 +13,7 @@ Imported only after torch.
 from __future__ import annotations
 
 import importlib
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -173,23 +174,23 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
         """Compute on the CPU what virtual device `index` would, with its generator and under its autocast."""
         if self.saving_hooks:
             self.running.call = (index, args)
-        if func in functions.RANDOM:
+        if func in functions.RANDOM and functions.draws(func, args, kwargs):
             source = self.gpus.generators[index]
             given = kwargs.get("generator")
             if given is not None:
                 generators.check_generator(given, on_device=True)
                 source, kwargs = given.virtual, {**kwargs, "generator": None}
-            return generators.draw(source, lambda: self._compute(func, args, kwargs))
-        return self._compute(func, args, kwargs)
+            return generators.draw(source, lambda: self._compute(func, args, kwargs, index))
+        return self._compute(func, args, kwargs, index)
 
-    def _compute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _compute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> Any:
         if _is_any_autocast_enabled():
             from looseleaf.devices import autocast
 
-            return self.guarded(autocast.run, (func, args, kwargs), _EMPTY)
-        return self.guarded(func, args, kwargs)
+            return self.guarded(autocast.run, (func, args, kwargs), _EMPTY, index)
+        return self.guarded(func, args, kwargs, index)
 
-    def guarded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def guarded(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> Any:
         """The call; a host without memory becomes the device's OutOfMemoryError."""
         try:
             return func(*args, **kwargs)
@@ -201,7 +202,8 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
                 unsupported.refuse(text.split("'")[1], advice=unsupported.ADVICE_KERNEL)
             if "DefaultCPUAllocator" not in text:
                 raise
-            raise torch.OutOfMemoryError(f"CUDA out of memory. (This virtual GPU's host: {error})") from error
+            size = re.search(r"(\d+) bytes", text)
+            raise tags.out_of_memory(self.gpus, int(size[1]) if size else 0, index) from error
 
     def construct(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], device: Any, from_tensors: bool = True

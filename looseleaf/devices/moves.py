@@ -60,7 +60,7 @@ class Moves:
         self.mode.use()
         self.mode.check_real()
         kwargs = {**kwargs, "copy": True}
-        result = self.mode.guarded(_to, (tensor, "cpu"), kwargs)
+        result = self.mode.guarded(_to, (tensor, "cpu"), kwargs, (have if want is None else want) or 0)
         if want is not None:
             tag_tensor(self.gpus, result, want)
         if have is None or want is None:

@@ -97,8 +97,7 @@ def _charge(gpus: VirtualGpus, storage: Any, index: int) -> None:
     ledger = gpus.ledgers[index]
     charged = ledger.add(size)
     if charged is None:
-        ledger.refusals += 1
-        raise torch.OutOfMemoryError(out_of_memory_text(gpus, size, index))
+        raise out_of_memory(gpus, size, index)
     storage._looseleaf_tag = Tag(index, ledger, charged)
 
 
@@ -142,8 +141,13 @@ def storages_of(tensor: Any) -> list[Any]:
         return [_untyped_storage(part) for part in storage_tensors(tensor)]
 
 
-def out_of_memory_text(gpus: VirtualGpus, size_bytes: int, index: int) -> str:
-    """As CUDA's caching allocator says it."""
+def out_of_memory(gpus: VirtualGpus, size_bytes: int, index: int) -> Any:
+    """The error of an allocation that does not fit, counted; its text is that of CUDA's caching allocator."""
+    gpus.ledgers[index].refusals += 1
+    return torch.OutOfMemoryError(_out_of_memory_text(gpus, size_bytes, index))
+
+
+def _out_of_memory_text(gpus: VirtualGpus, size_bytes: int, index: int) -> str:
     ledger = gpus.ledgers[index]
     live, reserved = ledger.live_bytes(), ledger.reserved_bytes()
     free = max(ledger.capacity_bytes - reserved, 0)

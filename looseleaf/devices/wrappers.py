@@ -78,6 +78,8 @@ def _patch_parse_to(mode: VirtualDeviceMode, patches: PatchSet) -> None:
             args = (torch.device("cuda", index), args[0].dtype, *args[1:])
         return original(*args, **kwargs)
 
+    # Its `device=` is what to read, not where to make something.
+    mode.handlers[original] = mode.handlers[parse_to] = lambda func, args, kwargs: func(*args, **kwargs)
     patches.set(torch._C._nn, "_parse_to", parse_to)
 
 
