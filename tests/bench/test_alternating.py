@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
-from alternating import BROKEN_FACTOR, Rounds, Target, alternate, clock_s, compare, publish
+from alternating import BROKEN_FACTORS, Rounds, Target, alternate, clock_s, compare, publish
 
 
 class FakeBenchmark:
@@ -84,14 +85,11 @@ def test_publish_gives_the_measured_durations_and_a_row_a_reference() -> None:
 
 
 @pytest.mark.parametrize(("factor", "fails"), [(0.99, False), (1.01, True)])
-def test_publish_fails_only_far_from_the_target(factor: float, fails: bool) -> None:
-    target = Target("time_s", 1.0, "")
-    rounds = rounds_of(a=[BROKEN_FACTOR * factor])
-    if fails:
-        with pytest.raises(AssertionError, match="times worse"):
-            publish(FakeBenchmark(), rounds, "a", "it", (None, target))
-    else:
-        publish(FakeBenchmark(), rounds, "a", "it", (None, target))
+@pytest.mark.parametrize("kind", ["ratio", "time_s"])
+def test_publish_fails_only_far_from_the_target(kind: Any, factor: float, fails: bool) -> None:
+    rounds = rounds_of(a=[BROKEN_FACTORS[kind] * factor], b=[1.0])
+    with pytest.raises(AssertionError, match="far worse") if fails else nullcontext():
+        publish(FakeBenchmark(), rounds, "a", "it", ("b", Target(kind, 1.0, "")))
 
 
 def test_publish_judges_nothing_when_benchmarks_are_disabled() -> None:
