@@ -71,7 +71,7 @@ def cpu_notebook() -> Any:
             f"k{number} = {number} + 1\nk{number}",
             f"part{number} = df[df.g % 10 == {number}]\nlen(part{number})",
             f"agg{number} = part{number}.groupby('g').agg({{'x': 'mean', 'y': 'std'}})\nagg{number}.shape",
-            f"xz = part{number}[['x', 'z']].to_numpy()\ncoef{number} = np.linalg.lstsq(xz, part{number}.y, rcond=None)[0]",
+            f"xz = part{number}[['x', 'z']].to_numpy()\ncoef{number} = np.linalg.lstsq(xz, part{number}.y)[0]",
             f"log{number} = [f'{{a:.2f}}' for a in agg{number}.x[:5]]\nlog{number}[-1]",
         ]
     cells += [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import queue
 import shutil
 import tempfile
 import time
@@ -23,6 +25,9 @@ from looseleaf.kernel.preparations import PREPARE_REQUEST
 # How many cells beyond the one that ended are looked at for the next GPU cell.
 LOOKAHEAD_CELLS: Final = 4
 PREPARE_REPLY_TIMEOUT_S: Final = 60.0
+# A kernel that has not answered is asked again; also when its outputs do not arrive yet.
+ANSWER_POLL_S: Final = 1.0
+OUTPUT_POLL_S: Final = 0.2
 
 
 class OneSpec(KernelSpecManager):
@@ -110,6 +115,37 @@ class BatchClient(NotebookClient):
         finally:
             await asyncio.gather(starting, return_exceptions=True)
             await self._async_cleanup_kernel()
+
+    async def async_start_new_kernel_client(self) -> Any:
+        """As nbclient's, but ready as soon as the kernel is: nbclient first waits for 0.2 s without a message.
+
+        Raises RuntimeError if the kernel ends or says nothing within `startup_timeout`.
+        """
+        assert self.km is not None
+        try:
+            self.kc = self.km.client()
+            await ensure_async(self.kc.start_channels())  # type: ignore[func-returns-value]
+            await self._until_kernel_answers(time.monotonic() + self.startup_timeout)
+        except BaseException:
+            await self._async_cleanup_kernel()
+            raise
+        self.kc.allow_stdin = False
+        return self.kc
+
+    async def _until_kernel_answers(self, limit_s: float) -> None:
+        assert self.kc is not None
+        while True:
+            self.kc.kernel_info()
+            with contextlib.suppress(queue.Empty):
+                reply = await ensure_async(self.kc.shell_channel.get_msg(timeout=ANSWER_POLL_S))
+                if reply["msg_type"] == "kernel_info_reply":
+                    # Outputs of cells come by a connection of their own, which must be there too.
+                    await ensure_async(self.kc.iopub_channel.get_msg(timeout=OUTPUT_POLL_S))
+                    return
+            if not await ensure_async(self.kc.is_alive()):  # type: ignore[attr-defined]
+                raise RuntimeError("the kernel died before it answered")
+            if time.monotonic() > limit_s:
+                raise RuntimeError(f"the kernel did not respond in {self.startup_timeout} s")
 
     async def interrupt(self) -> None:
         """No further cell begins, and one that was sent gets a KeyboardInterrupt."""
@@ -210,6 +246,7 @@ class BatchClient(NotebookClient):
         shutil.rmtree(self._folder, ignore_errors=True)
 
     # The blocking forms, which papermill uses, are those of the methods above.
+    start_new_kernel_client = run_sync(async_start_new_kernel_client)
     execute_cell = run_sync(async_execute_cell)
     _cleanup_kernel = run_sync(_async_cleanup_kernel)
 
