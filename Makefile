@@ -10,6 +10,7 @@ JOBS ?= 2
 
 SETUP_STAMP := $(VENV)/.set-up
 BUILT_STAMP := $(VENV)/.built
+GOLDEN_STAMP := $(VENV)/.set-up-golden
 NATIVE_SOURCES := $(wildcard csrc/dirty_tracker/*.h csrc/dirty_tracker/*.cpp csrc/dirty_tracker/*.cu csrc/third_party/*/*) \
 	$(wildcard csrc/checkpoint/*.h csrc/checkpoint/*.cpp)
 PROTOS := $(shell find proto -name '*.proto')
@@ -77,7 +78,13 @@ lint: setup  ## check style, import contracts and, where buf is installed, the p
 type: setup  ## check types (mypy --strict)
 	$(BIN)/mypy
 
-golden: setup  ## compare notebooks cell by cell with an ordinary kernel; writes out/golden.json
+# Packages of the notebooks only; the project itself is installed already.
+$(GOLDEN_STAMP): $(SETUP_STAMP) pyproject.toml constraints.txt
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["golden"], sep="\n")' > $@.txt
+	$(BIN)/python -m pip install -q -c constraints.txt -r $@.txt
+	@touch $@
+
+golden: setup $(GOLDEN_STAMP)  ## compare notebooks cell by cell with an ordinary kernel; writes out/golden.json
 	$(PYTEST) tests/golden -m "not gpu"
 
 bench: setup  ## measure: pytest-benchmark over bench/, each beside its reference (BENCH_ARGS adds options)
