@@ -22,6 +22,8 @@ from looseleaf.units import format_bytes
 # Every unit needs these to be read; they say nothing about the value.
 _OURS: Final = "looseleaf.checkpoint."
 _DETAIL_CHARS_MAX: Final = 500
+# The state of a CUDA generator: a seed and an offset.
+_GENERATOR_BYTES: Final = 16
 
 
 @dataclass(slots=True)
@@ -133,6 +135,9 @@ def header_of(draft: Draft, payload_ids: dict[PayloadId, PayloadEntry]) -> UnitH
         device_bytes[entry.device] = device_bytes.get(entry.device, 0) + entry.size_bytes
     for block in draft.pickler.inline_memory if draft.pickler is not None else ():
         device_bytes[block.device] = device_bytes.get(block.device, 0) + block.size_bytes
+    for device in draft.pickler.generator_devices if draft.pickler is not None else ():
+        # It can be made where the device is only; what needs it is found by the bytes on devices.
+        device_bytes[device] = device_bytes.get(device, 0) + _GENERATOR_BYTES
     has_flag, flag = plain_flag(value)
     common: dict[str, Any] = {
         "refs": refs, "payloads": payloads, "device_bytes": device_bytes, "flag": flag, "has_flag": has_flag,

@@ -85,6 +85,7 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
         self.notes: list[str] = []
         self.last: Any = None
         self.inline_memory: list[Block] = []
+        self.generator_devices: list[str] = []
         self._ids = scope.persistent_ids
         # The id of an object that is stored elsewhere, else None.
         self.persistent_id = make_persistent_id(self._ids, self.used)
@@ -153,6 +154,9 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
             from looseleaf.checkpoint.torch_memory import reduce_storage
 
             return reduce_storage(value, self.scope.memory)
+        if issubclass(kind, torch._C.Generator) and value.device.type != "cpu":
+            self.generator_devices.append(str(value.device))
+            return None
         data = torch.utils.data
         if issubclass(kind, (torch.nn.Module, torch.optim.Optimizer, data.DataLoader, torch.amp.GradScaler)):
             from looseleaf.checkpoint import torch_objects
@@ -208,6 +212,8 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _adopted_dict(self, value: Any) -> Any:
         """An object whose attribute dict is held by others too, or is the object itself."""
+        if code_reducers.is_delegating(type(value)):
+            return code_reducers.reduce_delegating(value)
         attributes = getattr(value, "__dict__", None)
         if type(attributes) is not dict and attributes is not value:
             return NotImplemented

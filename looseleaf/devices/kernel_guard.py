@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 from looseleaf.devices import autograd, stack
 from looseleaf.devices.backend import device_index
 from looseleaf.devices.generators import DefaultGenerator, real_generator
+from looseleaf.devices.generators import Generator as VirtualGenerator
 from looseleaf.devices.identity import Identity
 from looseleaf.devices.legacy import patch_legacy
 from looseleaf.devices.memory import accelerator_memory_answers, memory_answers, work_answers
@@ -211,7 +212,7 @@ class KernelBackend(TaggedBackend):
             patches.set(torch.Tensor, "register_hook", register_hook)
         patches.set(torch._C._nn, "_parse_to", parse_to)
         patches.set(torch.UntypedStorage, "to", storage_to)
-        patches.set(torch, "Generator", _guarded_generator())
+        patches.set(torch, "Generator", _guarded_generator(self.kind))
 
     def ensure_thread(self) -> None:
         """Virtual values that are in the kernel for reading are seen as such in this thread too."""
@@ -269,8 +270,11 @@ def _read(mode: _ReadMode) -> Handler:
     return read
 
 
-def _guarded_generator() -> Any:
-    """`torch.Generator` that refuses a CUDA device; isinstance works for torch's own objects."""
+def _guarded_generator(kind: str) -> Any:
+    """`torch.Generator` that refuses a CUDA device; isinstance works for torch's own objects.
+
+    The generator of a virtual device that is restored can be read here.
+    """
 
     class Kind(type(real_generator)):  # type: ignore[misc]
         def __instancecheck__(cls, instance: Any) -> bool:
@@ -279,6 +283,8 @@ def _guarded_generator() -> Any:
     class Generator(real_generator, metaclass=Kind):  # type: ignore[misc]
         def __new__(cls, device: Any = "cpu") -> Any:
             if isinstance(device, int) or torch.device(device).type == "cuda":
+                if kind == "emulated" and torch._C._is_torch_function_all_disabled():
+                    return VirtualGenerator(device)
                 refuse("torch.Generator")
             return real_generator(device)
 

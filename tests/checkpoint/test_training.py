@@ -125,6 +125,29 @@ assert not save().unsaved
     assert process("restore('seen'); result = check('seen')") == ["cuda", 0, "cuda", 0, 0]
 
 
+def test_generator_of_a_device_counts_as_memory_there_and_is_read_in_the_kernel(process):
+    process("""
+from looseleaf import devices
+devices.install("worker", "emulated", 1)
+devices.attach([0])
+cell("import torch; g = torch.Generator('cuda').manual_seed(5); h = torch.Generator(); box = {'g': g, 'n': 1}; d = torch.cuda.default_generators[0]")
+save()
+""")
+    result = process("""
+from looseleaf import devices
+devices.install("kernel", "emulated", 1)
+restore_all()
+units = tracker.manifest.units
+closures = [tracker.manifest.closure([name]).units for name in ("g", "box", "h")]
+result = [sum(units[u].header.device_bytes.get("cuda:0", 0) for u in found) for found in closures]
+result.append(check("[str(g.device), g.initial_seed(), box['g'] is g, str(h.device)]"))
+from looseleaf.errors import PreconditionFailed
+try: cell("torch.Generator('cuda')")
+except PreconditionFailed as error: result.append(error.reason)
+""")
+    assert result == [16, 16, 0, ["cuda:0", 5, True, "cpu"], "CUDA_IN_CPU_CELL"]
+
+
 def test_virtual_gpu_streams_views_and_small_memory_join_over_partial_restores(process):
     process("""
 from looseleaf import devices
