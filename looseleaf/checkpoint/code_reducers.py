@@ -142,6 +142,25 @@ def reduce_new_type(alias: typing.NewType) -> Reduced:
     return rebuild.new_type, arguments, dict(vars(alias)), None, None, rebuild.set_attributes
 
 
+def is_delegating(cls: type) -> bool:
+    """Whether instances pass on what they lack, and nothing says how to pickle them.
+
+    Asked for `__setstate__` before they have the object that they pass it on to, they would ask for ever.
+    """
+    ways: set[Any] = {cls.__reduce_ex__, cls.__reduce__}
+    if ways != {object.__reduce_ex__, object.__reduce__}:
+        return False
+    return any("__getattr__" in vars(base) for base in cls.__mro__) and not hasattr(cls, "__setstate__")
+
+
+def reduce_delegating(value: Any) -> Reduced:
+    """As Python takes it apart, put together without a question to the object."""
+    reduced = value.__reduce_ex__(5)
+    if len(reduced) < 3 or reduced[2] is None:
+        return NotImplemented
+    return (*reduced[:3], *(*reduced[3:5], None, None)[:2], rebuild.set_plain_state)
+
+
 def reduce_memory_view(view: memoryview) -> Reduced:
     """A view of a whole object; None for any other: it would silently become a copy."""
     owner = view.obj

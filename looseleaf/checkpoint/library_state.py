@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from looseleaf import devices
+from looseleaf.checkpoint import shell_state
 from looseleaf.devices.backend import DeviceState
 
 _Values = dict[str, Any]
@@ -114,7 +115,12 @@ def _read_matplotlib(_: Mapping[str, Any]) -> _Values:
     import matplotlib as mpl
 
     default, now = _raw(mpl.rcParamsDefault), _raw(mpl.rcParams)
-    return {key: value for key, value in now.items() if not key.startswith("backend") and value != default.get(key)}
+    changed = {key: value for key, value in now.items() if not key.startswith("backend") and value != default.get(key)}
+    # The inline backend has two names, and a person may ask for the one in use.
+    return {**changed, "backend": now["backend"]} if now["backend"] in _INLINE_BACKENDS else changed
+
+
+_INLINE_BACKENDS: Final = ("inline", "module://matplotlib_inline.backend_inline")
 
 
 def _apply_matplotlib(values: Mapping[str, Any]) -> None:
@@ -122,7 +128,29 @@ def _apply_matplotlib(values: Mapping[str, Any]) -> None:
 
     parameters: Any = mpl.rcParams
     default = {key: value for key, value in _raw(mpl.rcParamsDefault).items() if not key.startswith("backend")}
-    dict.update(parameters, {**default, **values})
+    changed = dict(values)
+    backend = changed.pop("backend", None)
+    if backend is not None and _raw(parameters)["backend"] in _INLINE_BACKENDS:
+        changed["backend"] = backend
+    dict.update(parameters, {**default, **changed})
+
+
+def _read_pandas(_: Mapping[str, Any]) -> _Values:
+    from pandas._config import config
+
+    # All of them: some defaults depend on the process that asks.
+    roots = {key: config._get_root(key) for key in config._registered_options if key not in config._deprecated_options}
+    return {key: parent[name] for key, (parent, name) in roots.items()}
+
+
+def _apply_pandas(values: Mapping[str, Any]) -> None:
+    from pandas._config import config
+
+    now = _read_pandas({})
+    for key, value in values.items():
+        # By pandas itself, which tells whom it concerns, but only if it is another one.
+        if key in now and now[key] is not value and now[key] != value:
+            config.set_option(key, value)
 
 
 SECTIONS: Final[dict[str, Section]] = {
@@ -131,5 +159,12 @@ SECTIONS: Final[dict[str, Section]] = {
     "torch": Section("torch", lambda: _imported("torch", "default_generator"), _read_torch, _apply_torch),
     "matplotlib": Section(
         "matplotlib", lambda: _imported("matplotlib", "rcParamsDefault"), _read_matplotlib, _apply_matplotlib
+    ),
+    "inline": Section(
+        "matplotlib_inline.config", shell_state.inline_is_used, shell_state.read_inline, shell_state.apply_inline
+    ),
+    "pandas": Section("pandas", lambda: _imported("pandas", "options"), _read_pandas, _apply_pandas),
+    "ipython": Section(
+        None, lambda: shell_state.shell_here() is not None, shell_state.read_shell, shell_state.apply_shell
     ),
 }

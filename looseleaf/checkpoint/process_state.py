@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from looseleaf.checkpoint import library_state
+from looseleaf.checkpoint import import_filters, library_state
 from looseleaf.checkpoint.manifest import Unsaved
 from looseleaf.checkpoint.warning_filters import WarningFilters
 from looseleaf.devices.hook import PostImportHook
@@ -50,6 +50,7 @@ class ProcessState:
             "sys.path": [entry for entry in sys.path if type(entry) is str],
             "recursion_limit": sys.getrecursionlimit(),
             "warnings": self._warnings.read(),
+            "packages": sorted({*last.get("packages", ()), *import_filters.packages_here()}),
             "patches": patches(),
             "random": random.getstate(),
         }
@@ -88,7 +89,8 @@ class ProcessState:
             sys.setrecursionlimit(max(int(record.get("recursion_limit", 0)), sys.getrecursionlimit()))
         else:
             if "warnings" in record:
-                self._warnings.apply(record["warnings"])
+                packages = record.get("packages", ())
+                self._warnings.apply(import_filters.completed(record["warnings"], packages))
             self._forget_hooks()
             for name, section in library_state.SECTIONS.items():
                 if name in record:

@@ -121,6 +121,15 @@ def enum_member(cls: type, member_type: type, plain: Any) -> Any:
     return object.__new__(cls) if member_type is object else member_type.__new__(cls, plain)
 
 
+def set_plain_state(made: Any, state: Any) -> None:
+    """What `object.__getstate__` gave, set past any `__setattr__` and `__getattr__` of the class."""
+    attributes, slots = state if isinstance(state, tuple) else (state, None)
+    if attributes:
+        object.__getattribute__(made, "__dict__").update(attributes)
+    for name, value in (slots or {}).items():
+        object.__setattr__(made, name, value)
+
+
 def set_attributes(made: Any, state: dict[str, Any]) -> None:
     """Attributes past any `__setattr__` of the class."""
     made.__dict__.update(state)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from looseleaf.checkpoint import import_filters
 from looseleaf.checkpoint.identity import has_identity
 from looseleaf.checkpoint.labels import HELD_BYTES_MAX
 from looseleaf.checkpoint.loaded_memory import Home, LoadedMemory
@@ -52,12 +53,14 @@ class Restorer:
             is_first = self.begin_process_state(loader)
         # A person's code, which must see the devices as cells do.
         began_s = time.monotonic()
-        failed_imports = self._import(imports)
+        with import_filters.noted():
+            failed_imports = self._import(imports)
         import_s = time.monotonic() - began_s
         with raw_access():
             closure = manifest.closure(names)
             wanted = [name for name in closure.names if type(self._namespace.get(name)) is Stub]
-            restored, failed = self._load(wanted, loader)
+            with import_filters.noted():
+                restored, failed = self._load(wanted, loader)
             self.adopt(loader)
             if is_first:
                 self.end_process_state(loader)

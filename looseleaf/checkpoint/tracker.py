@@ -165,7 +165,8 @@ class StateTracker:
             problems.append(self._unsaved(PROCESS_STATE_NAME, failure.reason, PROCESS_STATE_NAME, failure.detail))
             record["patches"] = {}
             record["warnings"] = without_session_categories(record["warnings"])
-            record.pop("matplotlib", None)
+            for section in ("matplotlib", "pandas", "inline", "ipython"):
+                record.pop(section, None)
             captured, unit_id = self._capture_with(live, record)
         self._new_record = record
         return captured, problems

@@ -205,7 +205,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         context = {
             "columns": shutil.get_terminal_size().columns, "cell_file": name_cell(self.shell, request.source, count),
             "sources": cell_sources(self.shell), "ast_node_interactivity": self.shell.ast_node_interactivity,
-            "threads": thread_count_here(), **caches,
+            "threads": thread_count_here(), "request": parent["header"]["msg_id"], **caches,
         }  # fmt: skip
         frame = CellFrame(count, self._publishers.request(parent), ask if allow_stdin else None, context)
         _flush_streams()

@@ -102,7 +102,10 @@ class WorkerRuntime:
             handler = self._handlers.get(request["t"])
             if handler is None:
                 raise unknown_message(request)
-            self._link.reply(request_id, handler(request))
+            # Imports outside cells find `get_ipython` and the like as those of a cell do.
+            with self._shell.builtin_trap:
+                reply = handler(request)
+            self._link.reply(request_id, reply)
         except Exception as error:
             if not isinstance(error, LooseLeafError):
                 log.error("request_failed type=%s", request["t"], exc_info=error)
@@ -255,6 +258,8 @@ class WorkerRuntime:
         if "sources" in context:
             add_sources(shell, fields.rows(context, "sources", str, int, str))
         begin_caches(shell, context)
+        request = fields.text(context, "request", "")
+        shell.set_parent({"header": {"msg_id": request, "msg_type": "execute_request"}} if request else {})
         threads = fields.integer(context, "threads", 0)
         if 0 < threads != self._threads:
             set_thread_count(threads, self._thread_libraries)

@@ -115,6 +115,17 @@ class WorkerCompiler(CachingCompiler):
         linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
 
 
+class WorkerKernel:
+    """What libraries ask of a notebook's kernel: that it is there, and which request it serves."""
+
+    def __init__(self, shell: WorkerShell) -> None:
+        self.shell = shell
+
+    def get_parent(self, channel: str | None = None) -> dict[str, Any]:
+        """The execute request of the cell that runs, as far as it is known here: its header's `msg_id`."""
+        return self.shell.get_parent()
+
+
 class WorkerShell(InteractiveShell):
     """As ipykernel's shell, but what it shows goes to `publish`."""
 
@@ -129,7 +140,9 @@ class WorkerShell(InteractiveShell):
         self.publish: Publish = _nowhere
         self.last_traceback: list[str] | None = None
         self.failed_while_displaying = False
+        self._request: dict[str, Any] = {}
         super().__init__(*args, **kwargs)
+        self.kernel = WorkerKernel(self)
         # Libraries tell a notebook from a terminal by this key (tqdm) and by the class's name (rich, plotly).
         self.config.IPKernelApp.tqdm = "in a notebook"
         register_device_magics(self)
@@ -137,6 +150,14 @@ class WorkerShell(InteractiveShell):
     @default("exiter")
     def _default_exiter(self) -> ZMQExitAutocall:
         return ZMQExitAutocall(self)
+
+    def get_parent(self) -> dict[str, Any]:
+        """See WorkerKernel."""
+        return self._request
+
+    def set_parent(self, parent: dict[str, Any]) -> None:
+        """The request that this shell serves from now on."""
+        self._request = parent
 
     def init_environment(self) -> None:
         """The variables that ipykernel sets, so that `!commands` print the same."""

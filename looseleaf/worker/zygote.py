@@ -22,16 +22,20 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NoReturn
 
+from looseleaf.checkpoint import import_filters
 from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed, Unavailable
 from looseleaf.protocol import fields
 from looseleaf.protocol.control import ControlSocket
 from looseleaf.protocol.frames import PROTOCOL_VERSION, Message, close_fds
+from looseleaf.worker.shell import WorkerShell, build_shell
 from looseleaf.worker.streams import OutStream
 from looseleaf.worker.thread_counts import loaded_thread_libraries, missing_thread_variables
 
 EXIT_UNCLEAN: Final = 3
 # Modules whose threads or state do not survive a fork.
 FORBIDDEN_MODULES: Final = ("grpc", "tensorflow", "ray")
+# By its presence libraries tell a notebook from a terminal when they are imported; an environment may lack it.
+NOTEBOOK_SIGNS: Final = ("ipykernel.zmqshell",)
 # What a package, or every cell, loads at its first use: here once instead of in each worker.
 LOADED_LATER: Final = {
     "": ("looseleaf.checkpoint.tracker", "pexpect", "IPython.core.pylabtools"),
@@ -59,8 +63,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.disable()
     try:
         check_environment()
-        imported, failed = import_head([name for name in options.imports.split(",") if name])
-        zygote = Zygote(control, streams, [item["name"] for item in imported])
+        # First: libraries look for it when they are imported, to tell a notebook from a terminal.
+        shell = build_shell()
+        with shell.builtin_trap:
+            import_head(NOTEBOOK_SIGNS)
+            imported, failed = import_head([name for name in options.imports.split(",") if name])
+        zygote = Zygote(control, streams, shell, [item["name"] for item in imported])
         for trigger, names in LOADED_LATER.items():
             if not trigger or trigger in sys.modules:
                 failed += import_head(names)[1]
@@ -100,7 +108,8 @@ def import_head(names: Iterable[str]) -> tuple[list[dict[str, Any]], list[dict[s
     for name in names:
         began_s = time.monotonic()
         try:
-            importlib.import_module(name)
+            with import_filters.noted():
+                importlib.import_module(name)
         except (Exception, SystemExit) as error:
             failed.append({"name": name, "error": f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]})
             continue
@@ -132,12 +141,13 @@ def thread_count() -> int:
 class Zygote:
     """Answers the daemon's control messages one at a time, in order."""
 
-    def __init__(self, control: ControlSocket, streams: tuple[OutStream, OutStream], imports: list[str]) -> None:
+    def __init__(
+        self, control: ControlSocket, streams: tuple[OutStream, OutStream], shell: WorkerShell, imports: list[str]
+    ) -> None:
         from looseleaf.worker.child import Inheritance, install_devices, set_title
-        from looseleaf.worker.shell import build_shell
 
         self._control = control
-        self._inherited = Inheritance(build_shell(), streams, imports, loaded_thread_libraries())
+        self._inherited = Inheritance(shell, streams, imports, loaded_thread_libraries())
         install_devices("zygote")
         set_title("ll-zygote")
 

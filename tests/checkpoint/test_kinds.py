@@ -34,6 +34,27 @@ st = w.untyped_storage(); ts = torch.ones(4).storage()
         "type(w) is torch.nn.Parameter and w.tag['a'] is w and w.requires_grad and p.data_ptr() == w.data_ptr() and not frozen.requires_grad and sub.double_sum == 6 "
         "and type(sub) is T and sub.note == 'n' and inf.is_inference() and st.data_ptr() == w.data_ptr() and list(ts) == [1.] * 4",
     ),
+    "objects that pass on what they lack": (
+        """
+import sys
+class Proxy:
+    def __init__(self, inner): object.__setattr__(self, "inner", inner)
+    def __getattr__(self, name): return getattr(self.inner, name)
+    def __setattr__(self, name, value): setattr(self.inner, name, value)
+class Slotted:
+    __slots__ = ("inner", "empty", "__dict__")
+    def __getattr__(self, name): return getattr(self.inner, name)
+class Own(Proxy):
+    def __getstate__(self): return [self.inner]
+    def __setstate__(self, state): object.__setattr__(self, "inner", state[0])
+class Items(dict):
+    def __getattr__(self, name): return self[name]
+class Thing: value = 1
+thing = Thing(); p = Proxy(thing); q = Proxy(p); s = Slotted(); s.inner = thing; s.more = 3; o = Own(thing); d = Items(a=thing); d["self"] = d; out = Proxy(sys.stdout)
+""",
+        "p.value == q.value == s.value == o.value == 1 and p.inner is q.inner.inner is s.inner is o.inner is d.a is thing and s.more == 3 and not hasattr(s, 'empty') and d.self is d and list(d) == ['a', 'self'] "
+        "and (setattr(p, 'value', 2), thing.value == 2)[1] and out.inner is sys.stdout",
+    ),
     "exceptions": (
         """
 import json, torch
