@@ -139,7 +139,7 @@ class GpuRun:
             raise _Interrupted from None
         # Exact now: the commit has looked at every object.
         self._recipe = route(self._request, session.runs.executed, session.facts(), session.version)
-        session.ready_for_gpu(self._recipe)
+        session.ready_for_gpu(self._recipe, self._request.source)
         await on_thread(session.send_log, link)
         return link
 

@@ -157,7 +157,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         recipe = self._route(request)
         if recipe.label == "gpu":
             return await self._run_on_worker(request, recipe, user_expressions, allow_stdin, began_s)
-        self.looseleaf.ready_for_cpu(recipe)
+        self.looseleaf.ready_for_cpu(recipe, request.source)
         return await self._run_cpu_cell(request, recipe, run_here)
 
     def _route(self, request: CellRequest) -> Recipe:

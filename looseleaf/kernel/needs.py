@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 
 from looseleaf.checkpoint.manifest import Manifest
 from looseleaf.errors import PreconditionFailed
+from looseleaf.recipe.analyze import analyze_cell
 from looseleaf.recipe.recipe import Recipe
 
 
@@ -19,6 +20,15 @@ def stubs_to_load(recipe: Recipe, stubs: Collection[str], manifest: Manifest, sm
     if not recipe.dynamic:
         return names
     return [name for name in names if device_bytes(manifest, [name]) <= small_read_bytes_max]
+
+
+def surely_needed(recipe: Recipe, source: str) -> list[str]:
+    """The recipe's names without which the cell cannot run.
+
+    Of a cell that may reach any name, as `%whos` does, those that its text reads: any other tells its name when it is
+    used after all.
+    """
+    return list(recipe.names if not recipe.dynamic else analyze_cell(source).read_names.intersection(recipe.names))
 
 
 def device_bytes(manifest: Manifest, names: Iterable[str]) -> int:

@@ -7,7 +7,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -22,7 +22,7 @@ from looseleaf.kernel.commit_policy import CommitPolicy
 from looseleaf.kernel.give_way import GaveWay, GiveWay
 from looseleaf.kernel.link import DaemonLink, Welcome
 from looseleaf.kernel.live_facts import LiveFacts, SavedFacts, names_reached
-from looseleaf.kernel.needs import refuse_device_reads, refuse_unsaved, stubs_to_load
+from looseleaf.kernel.needs import refuse_device_reads, refuse_unsaved, stubs_to_load, surely_needed
 from looseleaf.kernel.run_log import RunLog
 from looseleaf.kernel.threads import LeftThreads
 from looseleaf.kernel_config import ConfigError, KernelConfig
@@ -283,8 +283,8 @@ class KernelSession:
         stubs = ((name, self._namespace.get(name)) for name in names)
         return any(type(v) is Stub and unit_id_of(v) not in (None, manifest.roots.get(name)) for name, v in stubs)
 
-    def ready_for_cpu(self, recipe: Recipe) -> None:
-        """Brings the stubs that a CPU cell reads into memory.
+    def ready_for_cpu(self, recipe: Recipe, source: str) -> None:
+        """Brings the stubs that a CPU cell with the text `source` reads into memory.
 
         Raises PreconditionFailed `CUDA_IN_CPU_CELL` if one holds more GPU memory than the kernel may read,
         `UNSAVED_VARIABLE` if one was never saved, or the store's error.
@@ -293,18 +293,19 @@ class KernelSession:
         if self.tracker is None or manifest is None:
             return
         stubs = set(self.tracker.stub_names())
-        refuse_unsaved(manifest, [name for name in recipe.names if name in stubs])
-        self._load(stubs_to_load(recipe, stubs, manifest, self.config.small_read_bytes_max), manifest)
+        needed = stubs.intersection(surely_needed(recipe, source))
+        refuse_unsaved(manifest, needed)
+        self._load(stubs_to_load(recipe, stubs, manifest, self.config.small_read_bytes_max), manifest, needed)
 
-    def _load(self, names: list[str], manifest: Manifest) -> None:
+    def _load(self, names: list[str], manifest: Manifest, needed: Collection[str]) -> None:
         if names:
             refuse_device_reads(manifest, names, self.config.small_read_bytes_max)
             self.connect()
             assert self.tracker is not None
             with self.rebinding():
                 report = self.tracker.materialise(names)
-            if report.failed:
-                worst = report.failed[0]
+            if failed := [entry for entry in report.failed if entry.name in needed]:
+                worst = failed[0]
                 text = f"{worst.name!r} could not be loaded ({worst.detail or worst.reason}); nothing was run"
                 raise PreconditionFailed("NOT_RESTORED", text, name=worst.name, cause=worst.reason)
 
@@ -314,7 +315,8 @@ class KernelSession:
         if self.tracker is not None and manifest is not None:
             refuse_unsaved(manifest, names)
             stubs = set(self.tracker.stub_names())
-            self._load([name for name in names if name in stubs and name in manifest.roots], manifest)
+            wanted = [name for name in names if name in stubs and name in manifest.roots]
+            self._load(wanted, manifest, wanted)
 
     def stubs_for_callbacks(self, value: Any) -> list[str]:
         """Variables that callbacks which `value` holds read and that are not here."""
@@ -333,10 +335,10 @@ class KernelSession:
             if any(module.partition(".")[0] == package for module in facts[name].modules)
         ]  # fmt: skip
 
-    def ready_for_gpu(self, recipe: Recipe) -> None:
+    def ready_for_gpu(self, recipe: Recipe, source: str) -> None:
         """Refuses a GPU cell that needs what could not be saved. Raises PreconditionFailed `UNSAVED_VARIABLE`."""
         if (manifest := self.manifest) is not None:
-            refuse_unsaved(manifest, recipe.names)
+            refuse_unsaved(manifest, surely_needed(recipe, source))
 
     # -- the frontend ----------------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ def set_results(shell: Any, told: Mapping[str, Any], before: Iterable[int]) -> N
 
 def checked_results(message: Mapping[str, Any]) -> dict[str, Any]:
     """What `tell_results` gave, after its way between processes. Raises InvalidArgument `FIELD_MALFORMED`."""
-    told = {
+    told: dict[str, Any] = {
         "numbers": fields.integers(message, "numbers"), "last": fields.rows(message, "last", bool, bool, int),
         "directories": fields.rows(message, "directories", str, bool),
     }  # fmt: skip

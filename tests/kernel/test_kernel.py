@@ -315,3 +315,14 @@ def test_asyncio_and_prints_of_a_cell_need_nothing_of_ours(notebook: Any, where:
         assert notebook.ok(code).text == "awaited\n"
     outcome = notebook.ok(f"%%{where}\nprint('plain')")
     assert "looseleaf" not in json.dumps(outcome.messages).lower()
+
+
+def test_cell_that_may_reach_any_name_is_not_refused_for_one_that_it_does_not_read(notebook: Any) -> None:
+    notebook.ok("%reset -f\nkept = 5")
+    notebook.ok("%%gpu\nlost = (n for n in range(3))\nmade = [1]")
+    assert notebook.ok("eval('kept + len(made)')").result == "6"
+    assert notebook.ok("%%gpu\neval('kept + 1')").result == "6"
+    assert notebook.run("eval('kept'), lost").error[0] == "UNSAVED_VARIABLE"
+    assert notebook.run("%%gpu\neval('kept'), lost").error[0] == "UNSAVED_VARIABLE"
+    outcome = notebook.run("next(globals()['lo' + 'st'])")
+    assert outcome.error[0] == "PreconditionFailed" and "`lost` is not here: it could not be saved" in outcome.error[1]
