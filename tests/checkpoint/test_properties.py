@@ -6,9 +6,12 @@
 from __future__ import annotations
 
 import types
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from checkpoint_nursery import MemoryIO
 from hypothesis import HealthCheck, given, settings
@@ -17,7 +20,14 @@ from hypothesis import strategies as st
 from looseleaf.checkpoint.process_state import ProcessState
 from looseleaf.checkpoint.tracker import StateTracker
 
-KINDS = ["list", "dict", "tuple", "object", "array", "view", "tensor", "tensor_view", "set", "bytes"]
+KINDS = [
+    "list", "dict", "tuple", "object", "array", "view", "tensor", "tensor_view", "set", "bytes", "deque", "slots",
+    "objects", "closure",
+]  # fmt: skip
+
+
+class Slotted:
+    __slots__ = ("left", "right")
 
 
 def make_tracker(namespace: dict[str, Any], io: MemoryIO) -> StateTracker:
@@ -59,7 +69,7 @@ def graphs(draw):
 
 def _make(kind: str, earlier: list[Any], index: int, big: bool) -> Any:
     size = 9000 if big else 7
-    arrays = [e for e in earlier if isinstance(e, np.ndarray)]
+    arrays = [e for e in earlier if isinstance(e, np.ndarray) and e.dtype != object]
     tensors = [e for e in earlier if isinstance(e, torch.Tensor)]
     if kind == "view" and arrays:
         return arrays[0][1 : 1 + len(arrays[0]) // 2][::-1]
@@ -73,18 +83,38 @@ def _make(kind: str, earlier: list[Any], index: int, big: bool) -> Any:
         return torch.arange(size, dtype=torch.float64) + index
     if kind == "tuple":
         return (index, *earlier)
+    if kind == "deque":
+        return deque([index, *earlier])
+    if kind == "slots":
+        made = Slotted()
+        made.left = earlier
+        return made
+    if kind == "objects":
+        found = np.empty(4, dtype=object)
+        found[: len(earlier)] = [None] * len(earlier)
+        for place, one in enumerate(earlier):
+            found[place] = one
+        return found
+    if kind == "closure":
+        return lambda: earlier
     if kind == "object":
         return types.SimpleNamespace(index=index, kept=earlier)
     if kind == "dict":
         return {"index": index, **{f"e{i}": e for i, e in enumerate(earlier)}}
     if kind == "set":
-        return {index, "text", *(e for e in earlier if isinstance(e, torch.Tensor))}
+        return {index, "text", *tensors}
     return bytes([index]) * (5 if not big else 2 << 20) if kind == "bytes" else [index, *earlier]
 
 
 def _link(source: Any, target: Any, key: int) -> None:
-    if isinstance(source, list):
+    if isinstance(source, (list, deque)):
         source.append(target)
+    elif isinstance(source, Slotted):
+        source.right = target
+    elif isinstance(source, np.ndarray) and source.dtype == object:
+        source[key] = target
+    elif isinstance(source, types.FunctionType):
+        _link(source(), target, key)
     elif isinstance(source, dict):
         source[f"k{key}"] = target
     elif isinstance(source, types.SimpleNamespace):
@@ -112,7 +142,7 @@ def assert_same_graph(first: dict[str, Any], second: dict[str, Any]) -> None:
             assert here.get(id(b)) is a
             continue
         there[id(a)], here[id(b)] = b, a
-        if isinstance(a, (list, tuple)):
+        if isinstance(a, (list, tuple, deque)):
             assert len(a) == len(b)
             todo.extend(zip(a, b, strict=True))
         elif isinstance(a, dict):
@@ -121,6 +151,14 @@ def assert_same_graph(first: dict[str, Any], second: dict[str, Any]) -> None:
         elif isinstance(a, types.SimpleNamespace):
             todo.append((vars(a), vars(b)))
             there.pop(id(vars(a)), None)
+        elif isinstance(a, Slotted):
+            todo.extend((getattr(a, name, None), getattr(b, name, None)) for name in Slotted.__slots__)
+        elif isinstance(a, types.FunctionType):
+            assert a.__closure__ is not None and b.__closure__ is not None
+            todo.extend((one.cell_contents, other.cell_contents) for one, other in zip(a.__closure__, b.__closure__, strict=True))
+        elif isinstance(a, np.ndarray) and a.dtype == object:
+            assert a.shape == b.shape
+            todo.extend(zip(a.tolist(), b.tolist(), strict=True))
         elif isinstance(a, set):
             assert len(a) == len(b)
             assert {x for x in a if not isinstance(x, torch.Tensor)} == {x for x in b if not isinstance(x, torch.Tensor)}
@@ -141,12 +179,32 @@ def _compare_memory(a: Any, b: Any, memory: dict[int, int]) -> None:
     assert memory.setdefault(place, other) == other
 
 
-fewer = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+# `make test` tries the first number of graphs, `make soak` the second.
+HOW_MANY = [300, pytest.param(5000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
 
 
-@fewer
-@given(graphs())
-def test_save_and_restore_give_the_same_graph(namespace):
+def hold(property_: Callable[..., None], *strategies: Any, examples: int) -> None:
+    """Tries the property on so many examples."""
+    health = [HealthCheck.too_slow, HealthCheck.data_too_large]
+    settings(max_examples=examples, deadline=None, suppress_health_check=health)(given(*strategies)(property_))()
+
+
+@pytest.mark.parametrize("examples", HOW_MANY)
+def test_save_and_restore_give_the_same_graph(examples: int) -> None:
+    hold(_whole, graphs(), examples=examples)
+
+
+@pytest.mark.parametrize("examples", HOW_MANY)
+def test_restore_in_two_parts_gives_the_same_graph(examples: int) -> None:
+    hold(_in_two_parts, graphs(), st.data(), examples=examples)
+
+
+@pytest.mark.parametrize("examples", HOW_MANY)
+def test_partial_restores_mutations_and_saves_of_three_holders_merge(examples: int) -> None:
+    hold(_merge, graphs(), st.data(), examples=examples)
+
+
+def _whole(namespace: Names) -> None:
     io = MemoryIO()
     report = make_tracker(namespace, io).save("x")
     assert report.unsaved == ()
@@ -160,9 +218,7 @@ def test_save_and_restore_give_the_same_graph(namespace):
     assert again.units_written == 0 or b"\x8f" in b"".join(io.units.values())
 
 
-@fewer
-@given(graphs(), st.data())
-def test_restore_in_two_parts_gives_the_same_graph(namespace, data):
+def _in_two_parts(namespace: Names, data: st.DataObject) -> None:
     io = MemoryIO()
     make_tracker(namespace, io).save("x")
     restored: dict[str, Any] = {}
@@ -182,7 +238,15 @@ def _containers(values: list[Any]) -> list[Any]:
         value = todo.pop()
         if id(value) in seen:
             continue
-        if isinstance(value, (list, dict, types.SimpleNamespace, tuple)):
+        if isinstance(value, Slotted):
+            seen[id(value)] = value
+            todo.extend(getattr(value, name, None) for name in reversed(Slotted.__slots__))
+        elif isinstance(value, types.FunctionType):
+            todo.append(value())
+        elif isinstance(value, np.ndarray) and value.dtype == object:
+            seen[id(value)] = value
+            todo.extend(reversed(value.tolist()))
+        elif isinstance(value, (list, dict, types.SimpleNamespace, tuple, deque)):
             seen[id(value)] = value
             inner = vars(value) if isinstance(value, types.SimpleNamespace) else value
             todo.extend(reversed(list(inner.values() if isinstance(inner, dict) else inner)))
@@ -192,21 +256,19 @@ def _containers(values: list[Any]) -> list[Any]:
 
 
 def _mutate(value: Any, number: int, share: Any) -> None:
-    if isinstance(value, (np.ndarray, torch.Tensor)):
+    if isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype != object):
         if len(value):
             value[number % len(value)] = number
     else:
         _link(value, share if number % 3 == 0 else number, number % 4)
 
 
-@fewer
-@given(graphs(), st.data())
-def test_partial_restores_mutations_and_saves_merge(namespace, data):
+def _merge(namespace: Names, data: st.DataObject) -> None:
     io = MemoryIO()
     make_tracker(namespace, io).save("x")
     holders: dict[int, tuple[dict[str, Any], StateTracker]] = {}
-    for step in range(data.draw(st.integers(1, 4))):
-        which = data.draw(st.integers(0, 1))
+    for step in range(data.draw(st.integers(1, 5))):
+        which = data.draw(st.integers(0, 2))
         if which not in holders:
             live: dict[str, Any] = {}
             holders[which] = (live, make_tracker(live, io))
