@@ -9,6 +9,7 @@ from __future__ import annotations
 import abc
 import enum
 import functools
+import gc
 import logging
 import marshal
 import types
@@ -170,6 +171,16 @@ def reduce_memory_view(view: memoryview) -> Reduced:
 
 
 LRU_CACHE_TYPE: Final = type(functools.lru_cache(lambda: None))
+def reduce_mapping_proxy(proxy: types.MappingProxyType[Any, Any]) -> Reduced:
+    """A view of the very mapping that it shows; of a class's own mapping, a view of that class."""
+    (mapping,) = gc.get_referents(proxy)
+    attributes = type(mapping) is dict and mapping.get("__dict__")
+    owner = getattr(attributes, "__objclass__", None) if isinstance(attributes, types.GetSetDescriptorType) else None
+    if isinstance(owner, type) and vars(owner) == proxy:
+        return vars, (owner,)
+    return types.MappingProxyType, (mapping,)
+
+
 REDUCERS: Final[dict[type, Callable[[Any], Reduced]]] = {
     types.CellType: reduce_cell,
     weakref.ref: reduce_weak_reference,
@@ -179,4 +190,5 @@ REDUCERS: Final[dict[type, Callable[[Any], Reduced]]] = {
     LOCK_TYPES[1]: reduce_lock,
     LRU_CACHE_TYPE: reduce_lru_cache,
     typing.NewType: reduce_new_type,
+    types.MappingProxyType: reduce_mapping_proxy,
 }

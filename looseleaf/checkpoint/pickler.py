@@ -218,13 +218,24 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
         if type(attributes) is not dict and attributes is not value:
             return NotImplemented
         if attributes is not value and id(attributes) not in self._ids:
-            return NotImplemented
+            return _reduced_past_getattr(value)
         reduced = value.__reduce_ex__(PROTOCOL)
         if not isinstance(reduced, tuple) or len(reduced) < 3 or reduced[2] is not attributes:
             return NotImplemented
         if not _can_adopt_dict(type(value)):
             raise PreconditionFailed("SHARED_ATTRIBUTES", "another variable holds the dict of its attributes")
         return (*reduced[:2], attributes, *(*reduced[3:5], None, None)[:2], rebuild.adopt_dict)
+
+
+def _reduced_past_getattr(value: Any) -> Any:
+    """An object that is asked for no attribute before it has its own: its `__getattr__` may read one of them."""
+    kind = type(value)
+    if not hasattr(kind, "__getattr__") or hasattr(kind, "__setstate__"):
+        return NotImplemented
+    reduced = value.__reduce_ex__(PROTOCOL)
+    if not isinstance(reduced, tuple) or len(reduced) not in (3, 4, 5) or type(reduced[2]) is not dict:
+        return NotImplemented
+    return (*reduced, None, None)[:5] + (rebuild.set_attributes,)
 
 
 def _can_adopt_dict(kind: type) -> bool:

@@ -48,6 +48,8 @@ _BY_TYPE: Final[tuple[tuple[type | tuple[type, ...], Refusal], ...]] = (
     ),
 )
 
+_EXECUTOR: Final = "the threads or processes of a pool cannot move; make a new pool"
+
 # Types that must not be imported to be recognised: (module prefix, class name or "" for all) -> refusal.
 _BY_NAME: Final[tuple[tuple[str, str, Refusal], ...]] = (
     ("sqlite3", "", Refusal("DATABASE", "a database connection cannot move; connect again")),
@@ -56,6 +58,12 @@ _BY_NAME: Final[tuple[tuple[str, str, Refusal], ...]] = (
     ("torch.utils.data.dataloader", "DataLoaderIter", Refusal(
         "LIVE_ITERATOR", "a half-consumed DataLoader iterator cannot move; iterate the loader again"
     )),
+    ("concurrent.futures", "Executor", Refusal("EXECUTOR", _EXECUTOR)),
+    ("multiprocessing.pool", "Pool", Refusal("EXECUTOR", _EXECUTOR)),
+    ("concurrent.futures", "Future", Refusal("FUTURE", "its result comes in the process that works on it: wait for it")),
+    ("_asyncio", "", Refusal("FUTURE", "a task or future belongs to a running event loop: await it")),
+    ("asyncio", "EventLoop", Refusal("EVENT_LOOP", "an event loop runs in one process only")),
+    ("asyncio", "Stream", Refusal("SOCKET", "an open connection cannot move; connect again")),
     ("ipywidgets", "", Refusal("WIDGET", "it is a part of the widget library, bound to this process")),
     ("ipykernel", "", Refusal("KERNEL_OBJECT", "it is a part of the running kernel")),
     ("zmq", "", Refusal("SOCKET", "an open connection cannot move; connect again")),
