@@ -39,8 +39,9 @@ _CUDA_QUERIES: Final = frozenset(
     [
         "is_available", "device_count", "get_device_name", "get_device_properties", "get_device_capability",
         "current_device", "is_bf16_supported", "is_initialized", "get_arch_list", "manual_seed", "manual_seed_all",
-        "set_device", "device", "amp.GradScaler", "amp.custom_fwd", "amp.custom_bwd", "get_rng_state_all", "seed",
-        "seed_all", "OutOfMemoryError",
+        "set_device", "device", "amp.GradScaler", "amp.custom_fwd", "amp.custom_bwd", "get_rng_state",
+        "get_rng_state_all", "set_rng_state", "set_rng_state_all", "initial_seed", "seed", "seed_all",
+        "OutOfMemoryError",
     ]
 )  # fmt: skip
 

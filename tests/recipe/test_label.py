@@ -25,6 +25,7 @@ def gpu(size_bytes: int, payload: int = 1, **facts: object) -> NameFacts:
         [TORCH, DEVICE],
         [TORCH, "torch.cuda.is_available()"],
         [TORCH, "print(torch.cuda.get_device_name(0), torch.cuda.device_count())"],
+        [TORCH, "s = torch.cuda.get_rng_state()\ntorch.cuda.set_rng_state(s)\ntorch.cuda.initial_seed()"],
         ["!nvidia-smi"],
         # imports and definitions, cues inside
         ["import cudf, jax"],
