@@ -213,4 +213,6 @@ class Moves:
 
 
 def _bytes_of(tensor: Any) -> int:
+    if torch.nn.parameter.is_lazy(tensor):
+        return 0
     return int(tensor.numel() * tensor.element_size())

@@ -54,6 +54,11 @@ def patch_unsupported(mode: VirtualDeviceMode, patches: PatchSet) -> list[PostIm
     for name in ("_create_jit_fn", "_create_multi_output_jit_fn"):
         patches.set(torch.cuda.jiterator, name, refusal(f"torch.cuda.jiterator.{name}"))
     patches.set(torch.cuda.jiterator._JittedFunction, "__call__", refusal("torch.cuda.jiterator"))
+    patches.set(
+        torch.func,
+        "functionalize",
+        refusal("functionalize", "torch.func.functionalize wraps tensors so that a LooseLeaf virtual GPU loses them."),
+    )
     _patch_missing(patches)
     _patch_dlpack(patches)
     _patch_fake_tensors(patches)
@@ -143,7 +148,9 @@ def _patch_extensions(mode: VirtualDeviceMode, patches: PatchSet) -> None:
         def checked(*args: Any, _original: Callable[..., Any] = original, **kwargs: Any) -> Any:
             sources = kwargs.get("sources", args[1] if len(args) > 1 else ())
             named_files = (sources,) if isinstance(sources, str) else sources
-            is_cuda = kwargs.get("cuda_sources") or kwargs.get("with_cuda")
+            third = args[2] if _original.__name__ == "load_inline" and len(args) > 2 else None
+            inline = kwargs.get("cuda_sources", third)
+            is_cuda = inline or kwargs.get("with_cuda")
             if is_cuda or any(str(one).endswith((".cu", ".cuh")) for one in named_files or ()):
                 refuse("cuda_extension", "A CUDA extension needs a real GPU and its compiler.")
             return _original(*args, **kwargs)

@@ -28,7 +28,7 @@ _OWNERS = (
     torch.jit.RecursiveScriptModule, torch.nn.DataParallel, threading.Thread, torch.cuda.nvtx, torch._C._nested,
     torch.autograd.profiler.profile, torch.profiler.profiler._KinetoProfile, torch.backends.cuda.cuFFTPlanCache,
     torch.nn.parallel._functions, torch.cuda.profiler, torch.cuda.nccl, torch.cuda.jiterator, torch.distributed,
-    torch.cuda.jiterator._JittedFunction,
+    torch.cuda.jiterator._JittedFunction, torch.func,
     torch.distributed.distributed_c10d, torch._subclasses.fake_tensor.FakeTensorMode, torch.jit, torch.utils.dlpack,
     torch.utils.cpp_extension, _thread, multiprocessing.spawn,
 )
