@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -11,6 +12,7 @@ from xml.etree import ElementTree as ET
 import nbformat
 import pytest
 
+from looseleaf.cli import run as run_command
 from looseleaf.cli.main import main
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "batch"))
@@ -142,6 +144,22 @@ def test_run_help_tells_options_and_exit_codes(capsys: pytest.CaptureFixture[str
     said = " ".join(capsys.readouterr().out.replace("│", " ").split())
     for words in ("--jobs", "--fail-fast", "--junit", "--no-delays", "NAME VALUE", "Exit codes: 0 all cells ran"):
         assert words in said
+
+
+def test_page_about_batch_names_every_option_and_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "batch.md").read_text(encoding="utf-8")
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["run", "--help"]) == 0
+    # Each option's row begins with its names.
+    rows = re.findall(r"^│[ *]+(--[a-z-]+)(?: +(-[a-z]))?", capsys.readouterr().out, re.MULTILINE)
+    assert {("--jobs", "-j"), ("--parameters", "-p"), ("--no-delays", "")} <= set(rows)
+    words = set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", page))
+    for name, short in rows:
+        assert name == "--help" or {name, short} & words, name
+    for code in (0, run_command.EXIT_CELL_FAILED, run_command.EXIT_USAGE, run_command.EXIT_SYSTEM_FAILED, 130):
+        assert f"| {code} | " in page
 
 
 @pytest.mark.slow
