@@ -6,6 +6,7 @@ Everything here runs inside the device backend's raw access.
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
     from looseleaf.checkpoint.memory import Block, MemoryMap
 
+# Kinds of operations, by the names that tensors show; each has one class.
+SHOWN_NAMES_MAX: Final = 1024
 _PLAIN_DISPATCH: Final = torch.Tensor.__torch_dispatch__
 
 
@@ -86,8 +89,8 @@ def reduce_tensor(value: torch.Tensor, memory: MemoryMap, name_of: Callable[[Any
     storage = value.untyped_storage()
     source, place = _place(storage, memory)
     geometry = (value.storage_offset(), tuple(value.size()), tuple(value.stride()))
-    graph_name = name_of(value) if value.grad_fn is not None else None
-    flags = (value.requires_grad, graph_name, value.is_conj(), value.is_neg(), value.is_inference())
+    graph = (name_of(value), _shown_name(value.grad_fn)) if value.grad_fn is not None else None
+    flags = (value.requires_grad, graph, value.is_conj(), value.is_neg(), value.is_inference())
     arguments = (source, place, storage.nbytes(), type(value), value.dtype, geometry, flags)
     grad = value.grad if value.is_leaf or value.retains_grad else None
     attributes = getattr(value, "__dict__", None) or None
@@ -124,10 +127,10 @@ def typed_storage(untyped: Any, dtype: torch.dtype) -> Any:
 
 def tensor(
     memory: Any, place: int, size_bytes: int, kind: type, dtype: torch.dtype, geometry: tuple[int, Any, Any],
-    flags: tuple[bool, str | None, bool, bool, bool],
+    flags: tuple[bool, tuple[str, str] | None, bool, bool, bool],
 ) -> torch.Tensor:  # fmt: skip
     """A tensor over `memory`; one that belonged to an autograd graph says so when somebody goes backward through it."""
-    requires_grad, graph_name, conjugate, negative, inference = flags
+    requires_grad, graph, conjugate, negative, inference = flags
     storage = storage_on_memory(memory, place, size_bytes)
     if inference:
         with torch.inference_mode():
@@ -138,11 +141,12 @@ def tensor(
             torch._C._set_conj(made, True)
         if negative:
             torch._C._set_neg(made, True)
-    if graph_name is None:
+    if graph is None:
         return _as_kind(made, kind, requires_grad)
     with torch.enable_grad():
         trace = torch.zeros((), requires_grad=True)
-        found: torch.Tensor = _GraphLeftBehind.apply(trace, made, graph_name)  # type: ignore[no-untyped-call]
+        name, shown = graph
+        found: torch.Tensor = _left_behind(shown).apply(trace, made, name)  # type: ignore[no-untyped-call]
     return found if kind is torch.Tensor else found.as_subclass(kind)
 
 
@@ -171,6 +175,20 @@ def set_tensor(made: torch.Tensor, state: tuple[Any, Any, dict[str, Any] | None,
         made._backward_hooks = hooks
     if late_hooks is not None:
         made._post_accumulate_grad_hooks = late_hooks
+
+
+def _shown_name(grad_fn: Any) -> str:
+    """What `print` shows of a tensor's history."""
+    name = type(grad_fn).__name__
+    return str(grad_fn.name()).rpartition("::")[2] if name == "CppFunction" else name
+
+
+@functools.lru_cache(maxsize=SHOWN_NAMES_MAX)
+def _left_behind(shown: str) -> type[_GraphLeftBehind]:
+    """A stand-in for a graph that `print` shows as it showed the graph."""
+    made = type(shown, (_GraphLeftBehind,), {})
+    made._backward_cls.__name__ = shown  # type: ignore[attr-defined]
+    return made
 
 
 class _GraphLeftBehind(torch.autograd.Function):

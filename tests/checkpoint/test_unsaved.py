@@ -181,3 +181,25 @@ shared = check("view.data_ptr() == parts['h'].data_ptr()")
 result = [check("loss.item()"), check("loss.is_leaf"), check("loss.requires_grad"), why("loss.backward()"), why("(parts['h'] * w).sum().backward()"), shared]
 """)
     assert result == [6.0, False, True, ["GRAPH_NOT_CARRIED", "loss"], ["GRAPH_NOT_CARRIED", "parts['h']"], True]
+
+
+def test_unsaved_graph_is_shown_as_it_was_also_after_another_move(process):
+    shown = """
+result = check("[repr(t).partition('grad_fn=')[2] for t in (loss, parts['h'], view, own, lost)]")
+"""
+    at_first = process("""
+cell('''
+import torch
+class Double(torch.autograd.Function):
+    @staticmethod
+    def forward(context, x): return x * 2
+    @staticmethod
+    def backward(context, g): return g * 2
+w = torch.ones(3, requires_grad=True); loss = (w * 2).sum(); parts = {"h": w * 3}
+view = parts["h"][:2]; own = Double.apply(w); lost = torch.nn.functional.cross_entropy(w[None], torch.tensor([1]))
+''')
+""" + shown + "\nsave()")
+    assert (at_first[0], at_first[3]) == ("<SumBackward0>)", "<DoubleBackward>)")
+    moved = process("restore_all()\n" + shown + "\ncell('more = loss * 1')\nsave()")
+    assert moved == at_first
+    assert process("restore_all()\n" + shown) == at_first

@@ -63,8 +63,4 @@ RULES = (
         _replace(r"\[\d+:\d\d(?::\d\d)?<(?:\?|\d+:\d\d(?::\d\d)?), +[^\]\n]*\]", "[...]"),
     ),
     Rule("overwritten line", "how often a line is drawn again depends on time; the last state stays", _overwritten),
-    Rule(
-        "graph stand-in", "a tensor's autograd history does not move with it: docs/not-preserved.md",
-        _replace(r"grad_fn=<\w+>", "grad_fn=<...>"),
-    ),
 )  # fmt: skip

@@ -65,13 +65,6 @@ EXAMPLES: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = {
         [("1/3\r2/3\r3/3\nend", "1/3\r3/3\nend"), ("a\r\nb", "a\nb")],
         [("1/3\r2/3\n", "1/3\r3/3\n"), ("a\nb", "b"), ("a\rb\nc", "a\nc")],
     ),
-    "graph stand-in": (
-        [("tensor(1., grad_fn=<MulBackward0>)", "tensor(1., grad_fn=<AddBackward0>)")],
-        [
-            ("tensor(1., grad_fn=<MulBackward0>)", "tensor(2., grad_fn=<MulBackward0>)"),
-            ("tensor(1., grad_fn=<MulBackward0>)", "tensor(1., requires_grad=True)"),
-        ],
-    ),
 }  # fmt: skip
 
 
