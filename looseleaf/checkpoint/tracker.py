@@ -158,7 +158,8 @@ class StateTracker:
         return Unsaved(name, reason, path, detail, since)
 
     def _capture(self, live: list[tuple[str, Any]]) -> tuple[Captured, list[Unsaved]]:
-        record, problems = self.process.read(self.record, lambda: find_patches(self.namespace))
+        patches = self.record.get("patches", {})
+        record, problems = self.process.read(self.record, lambda: find_patches(self.namespace, patches))
         captured, unit_id = self._capture_with(live, record)
         if unit_id in captured.failed_units:
             failure = captured.failed_units[unit_id]

@@ -316,6 +316,18 @@ cell("del os.environ['PS_A']"); save()
     assert process("import os; os.environ['PS_A'] = '5'; restore_all(); result = os.environ.get('PS_A')") is None
 
 
+def test_settings_in_a_persons_module_move_and_never_import_it(process, tmp_path):
+    (tmp_path / "persons_config.py").write_text("RATE = 1\nNAME = 'a'\nITEMS = [1]\ndef double(): return RATE * 2\n")
+    start = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\n"
+    process(start + "cell('import persons_config as c; c.RATE = 5; c.double = lambda: 7; x = 1'); save()")
+    process(start + "restore('x'); cell('x = 2'); save()")
+    result = process(start + "restore('x'); cell('import persons_config'); result = check('persons_config.RATE')")
+    assert result == 5
+    assert process(start + "restore_all(); result = check('[c.RATE, c.NAME, c.double()]')") == [5, "a", 7]
+    process(start + "restore('c'); cell('c.RATE = 6'); save()")
+    assert process(start + "restore('c'); result = check('[c.RATE, c.double()]')") == [6, 7]
+
+
 def test_unit_above_its_limit_is_unsaved_by_name(process):
     result = process("""
 import looseleaf.checkpoint.drafts as drafts
