@@ -235,7 +235,7 @@ def _reduced_past_getattr(value: Any) -> Any:
     reduced = value.__reduce_ex__(PROTOCOL)
     if not isinstance(reduced, tuple) or len(reduced) not in (3, 4, 5) or type(reduced[2]) is not dict:
         return NotImplemented
-    return (*reduced, None, None)[:5] + (rebuild.set_attributes,)
+    return (*(*reduced, None, None)[:5], rebuild.set_attributes)
 
 
 def _can_adopt_dict(kind: type) -> bool:

@@ -60,7 +60,7 @@ _BY_NAME: Final[tuple[tuple[str, str, Refusal], ...]] = (
     )),
     ("concurrent.futures", "Executor", Refusal("EXECUTOR", _EXECUTOR)),
     ("multiprocessing.pool", "Pool", Refusal("EXECUTOR", _EXECUTOR)),
-    ("concurrent.futures", "Future", Refusal("FUTURE", "its result comes in the process that works on it: wait for it")),
+    ("concurrent.futures", "Future", Refusal("FUTURE", "its result comes where it is worked on: wait for it")),
     ("_asyncio", "", Refusal("FUTURE", "a task or future belongs to a running event loop: await it")),
     ("asyncio", "EventLoop", Refusal("EVENT_LOOP", "an event loop runs in one process only")),
     ("asyncio", "Stream", Refusal("SOCKET", "an open connection cannot move; connect again")),
