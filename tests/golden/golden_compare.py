@@ -90,13 +90,15 @@ def _masked(value: Any, masks: Sequence[Mask]) -> Any:
 class _Told:
     """The cells of one run as flat maps from a place, such as `output 2 (error), traceback`, to a plain value.
 
-    Ids that a kernel draws by chance are numbered in the order in which the notebook shows them, and the run's folder
-    is `<folder>`.
+    Ids that a kernel draws by chance are numbered in the order in which the notebook tells of them, and the run's
+    folder is `<folder>`.
     """
 
     def __init__(self, run: NotebookRun) -> None:
-        self._folder = str(run.folder)
-        self._numbers: dict[str, int] = {}
+        self._names = {str(run.folder): "<folder>"}
+        for number, comm in enumerate((comm for cell in run.cells for comm in cell.comms), 1):
+            self._names[comm] = f"<widget {number}>"
+        self._displays: dict[str, int] = {}
 
     def cell(self, run: CellRun) -> dict[str, Any]:
         """What the cell told. Messages come after the outputs that stand at the end, which they made."""
@@ -111,7 +113,14 @@ class _Told:
             place = f"output {number} ({kind})"
             told[place] = kind
             self._flatten(self._content(kind, content), place, told)
+        for comm, state in run.widgets.items():
+            self._flatten(state, self._named(comm), told)
         return told
+
+    def _named(self, text: str) -> str:
+        for drawn, name in self._names.items():
+            text = text.replace(drawn, name)
+        return text
 
     def _content(self, kind: str, content: dict[str, Any]) -> dict[str, Any]:
         keys = {
@@ -120,7 +129,7 @@ class _Told:
         chosen = {key: content[key] for key in keys if content.get(key) is not None}
         display = (content.get("transient") or {}).get("display_id")
         if display is not None:
-            chosen["display"] = self._numbers.setdefault(display, len(self._numbers) + 1)
+            chosen["display"] = self._displays.setdefault(display, len(self._displays) + 1)
         return chosen
 
     def _flatten(self, value: Any, place: str, told: dict[str, Any]) -> None:
@@ -131,13 +140,13 @@ class _Told:
                     inner = pixels(base64.b64decode(inner))
                 self._flatten(inner, f"{place}, {key}", told)
         elif isinstance(value, list) and all(isinstance(item, str) for item in value):
-            told[place] = "\n".join(value).replace(self._folder, "<folder>")
+            told[place] = self._named("\n".join(value))
         elif isinstance(value, (list, tuple)):
             told[f"{place}, length"] = len(value)
             for number, item in enumerate(value, 1):
                 self._flatten(item, f"{place}, {number}", told)
         else:
-            told[place] = value.replace(self._folder, "<folder>") if isinstance(value, str) else value
+            told[place] = self._named(value) if isinstance(value, str) else value
 
 
 def _joined(messages: Sequence[tuple[str, Any]]) -> list[tuple[str, dict[str, Any]]]:

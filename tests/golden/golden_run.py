@@ -41,7 +41,10 @@ SHOWING = frozenset({"stream", "display_data", "update_display_data", "execute_r
 
 @dataclass
 class CellRun:
-    """What one execution of a cell told. `outputs` as they stand when the notebook has ended."""
+    """What one execution of a cell told. `outputs` as they stand when the notebook has ended.
+
+    `comms`: those that it opened, in order. `widgets`: the widgets' states at the cell's end, by comm.
+    """
 
     name: str
     source: str
@@ -49,6 +52,8 @@ class CellRun:
     reply: dict[str, Any] = field(default_factory=dict)
     outputs: list[Any] = field(default_factory=list)
     messages: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    comms: list[str] = field(default_factory=list)
+    widgets: dict[str, dict[str, Any]] = field(default_factory=dict)
     label: str = ""
 
 
@@ -65,6 +70,7 @@ class Recording(NotebookClient):
     """A client that goes on after errors and notes the messages of every cell, as they came, in `runs`."""
 
     def begin(self) -> None:
+        self._told: dict[str, dict[str, Any]] = {}
         self.runs = {
             index: CellRun(cell.metadata.pop("golden_name", cell.get("id", str(index))), cell.source)
             for index, cell in enumerate(self.nb.cells)
@@ -77,10 +83,17 @@ class Recording(NotebookClient):
             run.execution_count = msg["content"]["execution_count"]
         elif msg["msg_type"] in SHOWING:
             run.messages.append((msg["msg_type"], copy.deepcopy(msg["content"])))
+        elif msg["msg_type"] == "comm_open":
+            run.comms.append(msg["content"]["comm_id"])
         return super().process_message(msg, cell, cell_index)
 
     def note_reply(self, cell: Any, cell_index: int, execute_reply: Any) -> None:
-        self.runs[cell_index].reply = dict(execute_reply["content"])
+        run = self.runs[cell_index]
+        run.reply = dict(execute_reply["content"])
+        # What has not changed is told once.
+        states = {comm: state for comm, state in self.widget_state.items() if self._told.get(comm) != state}
+        run.widgets = copy.deepcopy(states)
+        self._told |= run.widgets
 
 
 class Reference(Recording):
@@ -169,7 +182,17 @@ def _copy(notebook: Any) -> Any:
 
 
 async def _run_all(clients: list[Recording]) -> None:
-    await asyncio.gather(*map(run_one, clients))
+    loop = asyncio.get_running_loop()
+    # nbclient would take an interrupt for itself, and the tests would go on with the next notebook.
+    loop.add_signal_handler = loop.remove_signal_handler = _refuse_signals  # type: ignore[method-assign]
+    try:
+        await asyncio.gather(*map(run_one, clients))
+    finally:
+        del loop.add_signal_handler, loop.remove_signal_handler
+
+
+def _refuse_signals(*args: Any) -> None:
+    raise RuntimeError("signals are pytest's")
 
 
 async def run_one(client: Recording) -> None:

@@ -123,3 +123,17 @@ def test_compare_folder_of_the_run_does_not_count() -> None:
     one, other = notebook(cell(stream("in /w/one/x"))), notebook(cell(stream("in /w/two/x")), folder="/w/two")
     assert compare(one, other)[0].differences == ()
     assert compare(one, notebook(cell(stream("in /w/two/x"))))[0].differences
+
+
+def test_compare_widgets_by_state_and_by_which_one_is_shown_not_by_id() -> None:
+    def with_widgets(first: str, second: str, view: str, value: int) -> CellRun:
+        made = cell(shown("w"))
+        made.messages[0][1]["data"]["application/vnd.jupyter.widget-view+json"] = {"model_id": view}
+        made.comms = [first, second]
+        made.widgets = {second: {"value": value, "layout": f"IPY_MODEL_{first}"}}
+        return made
+
+    one = with_widgets("aaaa", "bbbb", "bbbb", 3)
+    assert whats(one, with_widgets("cccc", "dddd", "dddd", 3)) == []
+    assert whats(one, with_widgets("cccc", "dddd", "cccc", 3))
+    assert whats(one, with_widgets("cccc", "dddd", "dddd", 4)) == ["<widget 2>, value"]
