@@ -99,7 +99,7 @@ def _take_over(widget: Any, comm_id: str) -> None:
     if before is not None:
         # Still the same widget for the page: it must not be told that one was closed.
         before._closed = True
-    taken = comm.create_comm(comm_id=comm_id, target_name="jupyter.widget", primary=False)
+    taken: Any = comm.create_comm(comm_id=comm_id, target_name="jupyter.widget", primary=False)
     if getattr(taken, "kernel", taken) is None:
         # ipykernel names a comm's kernel when it opens it, and widgets say nothing by a comm without one.
         taken.kernel = sys.modules["ipykernel.kernelbase"].Kernel.instance()

@@ -23,5 +23,5 @@ def results_read(tree: ast.Module, tables: Set[str], live: Set[str]) -> frozense
     for node in ast.walk(tree):
         if isinstance(node, ast.Subscript) and id(node.value) in uses and isinstance(node.slice, ast.Constant):
             uses.discard(id(node.value))
-            found.add(f"_{node.slice.value}")
+            found.add(f"_{node.slice.value!r}")
     return all_results(live) if uses or not found else all_results(found & live)

@@ -240,8 +240,9 @@ def _use_ipython_debugger() -> None:
     """`pdb.set_trace()` and `breakpoint()` open IPython's debugger, as in ipykernel."""
     from IPython.core import debugger
 
-    debugger.Pdb = debugger.InterruptiblePdb
-    pdb.Pdb = debugger.Pdb  # type: ignore[misc]
+    replaced: Any = debugger
+    replaced.Pdb = debugger.InterruptiblePdb
+    pdb.Pdb = replaced.Pdb  # type: ignore[misc]
     pdb.set_trace = debugger.set_trace
 
 
