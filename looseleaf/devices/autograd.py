@@ -145,7 +145,9 @@ def _check_roots(roots: Any, gradients: Any) -> None:
         return
     roots, gradients = ((one,) if isinstance(one, Tensor) else one for one in (roots, gradients))
     for place, (root, gradient) in enumerate(zip(roots, gradients, strict=False)):
-        if isinstance(root, Tensor) and isinstance(gradient, Tensor) and index_of(root) != index_of(gradient):
+        if not isinstance(root, Tensor) or not isinstance(gradient, Tensor) or not gradient.dim():
+            continue  # a gradient without dimensions is moved
+        if index_of(root) != index_of(gradient):
             raise RuntimeError(
                 f"invalid gradient at index {place} - expected device {device_name(index_of(root))} "
                 f"but got {device_name(index_of(gradient))}"

@@ -39,9 +39,9 @@ lstm gru rnn_tanh rnn_relu swap_tensors register_hook __deepcopy__ _has_compatib
 _NUMBERS_ALLOWED = """
 add add_ sub sub_ subtract subtract_ mul mul_ multiply multiply_ div div_ divide divide_ true_divide true_divide_
 floor_divide floor_divide_ remainder remainder_ fmod fmod_ pow pow_ float_power float_power_ eq eq_ ne ne_ lt lt_ le le_
-gt gt_ ge ge_ equal_ maximum minimum fmax fmin atan2 atan2_ where lerp lerp_ addcmul addcmul_ addcdiv addcdiv_
-masked_fill masked_fill_ index_fill index_fill_ fill_ clamp clamp_ clip clip_ clamp_min clamp_min_ clamp_max clamp_max_
-logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor rsub copysign hypot logaddexp
+gt gt_ ge ge_ maximum minimum fmax fmin atan2 atan2_ where lerp lerp_ addcmul addcmul_ addcdiv addcdiv_
+masked_fill masked_fill_ index_fill index_fill_ fill_
+logical_and logical_or logical_xor bitwise_and bitwise_or bitwise_xor rsub copysign hypot
 __add__ __radd__ __iadd__ __sub__ __rsub__ __isub__ __mul__ __rmul__ __imul__ __truediv__ __rtruediv__ __itruediv__
 __div__ __rdiv__ __idiv__ __floordiv__ __rfloordiv__ __ifloordiv__ __mod__ __rmod__ __imod__ __pow__ __rpow__ __ipow__
 __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __and__ __rand__ __iand__ __or__ __ror__ __ior__ __xor__ __rxor__ __ixor__

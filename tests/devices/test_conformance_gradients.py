@@ -130,8 +130,9 @@ def test_higher_derivatives_and_gradients_of_inputs_are_on_the_device() -> None:
     assert second.unique().tolist() == [6]
     unused = torch.ones(1, device="cuda", requires_grad=True)
     assert torch.autograd.grad(x.sum(), [x, unused], allow_unused=True)[1] is None
+    assert torch.autograd.grad((x * 2).sum(), x, torch.tensor(1.0))[0].device == CUDA
     with pytest.raises(RuntimeError, match="expected device cuda:0 but got cpu"):
-        torch.autograd.grad((x * 2).sum(), x, torch.tensor(1.0))
+        torch.autograd.grad(x * 2, x, torch.ones(3, 4))
 
 
 def test_saved_tensors_offloaded_to_the_host_come_back() -> None:

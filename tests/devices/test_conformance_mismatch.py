@@ -75,6 +75,10 @@ _REFUSED: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], object], str]] 
     "stack": (lambda x, h: torch.stack([x, h]), checked("tensors", "wrapper_CUDA_cat")),
     "gather": (lambda x, h: x.gather(0, h.long()), checked("index", "wrapper_CUDA_gather")),
     "index_select": (lambda x, h: x.index_select(0, _labels()), checked("index", "wrapper_CUDA__index_select")),
+    "clamp by a host scalar": (
+        lambda x, h: x.clamp(min=h[0, 0]), checked("min", "wrapper_CUDA_clamp_Tensor"),
+    ),
+    "isin a host scalar": (lambda x, h: torch.isin(x, h[0, 0]), checked("test_elements", "wrapper_CUDA_isin")),
     "take": (lambda x, h: x.take(_labels()), checked("index", "wrapper_CUDA__take")),
     "masked_select": (lambda x, h: x.masked_select(h > 0.5), checked("mask", "wrapper_CUDA__masked_select")),
     "masked_fill": (
@@ -118,7 +122,7 @@ _REFUSED: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], object], str]] 
     "device index": (lambda x, h: h[_labels().cuda()], r"indices should be either on .*cpu.* same device .*\(cpu\)"),
     "device mask": (lambda x, h: h[x > 0.5], r"indices should be either on .*cpu.* same device .*\(cpu\)"),
     "assigned by index": (lambda x, h: x.__setitem__(torch.tensor([0, 1]), h[:2]), TWO),
-    "assigned by mask": (lambda x, h: x.__setitem__(x > 2, h[0, :0]), TWO),
+    "assigned by mask": (lambda x, h: x.__setitem__(x > -1, h.flatten()), TWO),
     "assigned to the host by index": (lambda x, h: h.__setitem__(torch.tensor([0, 1]), x[:2]), TWO),
     "set_": (
         lambda x, h: x.set_(h), "Attempted to set the storage of a tensor on device .*cuda:0.* different device .*cpu",
@@ -150,7 +154,7 @@ _TAKEN: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "in place": lambda x, s: x.add_(s),
     "power": lambda x, s: x**s,
     "compare": lambda x, s: x > s,
-    "clamp": lambda x, s: x.clamp(min=s),
+    "clamp by a number": lambda x, s: x.clamp(min=s.item()),
     "masked_fill": lambda x, s: x.masked_fill(x > 0.5, s),
     "where": lambda x, s: torch.where(x > 0.5, x, s),
     "where of two": lambda x, s: torch.where(x > 0.5, s, s),

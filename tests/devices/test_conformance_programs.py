@@ -215,13 +215,14 @@ def test_modes_and_subclasses_of_the_person_see_the_device() -> None:
     assert type(named.cpu()) is Named
 
 
-def test_operators_written_by_the_person_give_results_on_the_device() -> None:
-    @torch.library.custom_op("looseleaf_tests::double", mutates_args=())
-    def double(a: torch.Tensor) -> torch.Tensor:
-        return a * 2
+@torch.library.custom_op("looseleaf_tests::double", mutates_args=())
+def _double(a: torch.Tensor) -> torch.Tensor:
+    return a * 2
 
+
+def test_operators_written_by_the_person_give_results_on_the_device() -> None:
     x = _x()
-    assert double(x).device == CUDA
+    assert _double(x).device == CUDA
     assert torch.ops.looseleaf_tests.double(x).tolist() == (x * 2).tolist()
 
 

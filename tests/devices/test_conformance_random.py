@@ -126,6 +126,7 @@ def test_seeding_reaches_both_streams_and_drawing_only_one() -> None:
 
 
 @pytest.mark.parametrize("devices", [None, [0]])
+@pytest.mark.filterwarnings("ignore:CUDA reports that you have")  # where there are several
 def test_forked_streams_leave_both_as_they_were(devices: list[int] | None) -> None:
     torch.manual_seed(1)
     with torch.random.fork_rng(devices):
