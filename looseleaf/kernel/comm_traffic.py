@@ -11,7 +11,7 @@ import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,6 +19,7 @@ from typing import Any, Final
 import comm
 
 from looseleaf.errors import LooseLeafError
+from looseleaf.kernel.callback_needs import stubs_for_callbacks, stubs_of_library
 from looseleaf.kernel.comms import WorkerComm, WorkerComms
 from looseleaf.kernel.forwarder import Publishers, RequestPublisher, error_text, publish_output
 from looseleaf.kernel.gpu_run import GpuRun
@@ -40,7 +41,10 @@ OnMain = Callable[[Callable[[], None]], "Future[None]"]
 
 @dataclass(frozen=True)
 class CommPlaces:
-    """What the traffic goes between. `running()`: the GPU cell that runs, if one does; `status` publishes one."""
+    """What the traffic goes between.
+
+    `running()`: the GPU cell that runs, if one does; `status` publishes one; `changed`: state may have been written.
+    """
 
     session: KernelSession
     worker_comms: WorkerComms
@@ -48,6 +52,7 @@ class CommPlaces:
     running: Callable[[], GpuRun | None]
     status: Callable[[str, Any], None]
     on_main: OnMain
+    changed: Callable[[], None]
 
 
 class CommTraffic:
@@ -57,6 +62,17 @@ class CommTraffic:
         self._places = places
         self._held = 0
         self._told: weakref.WeakSet[RequestPublisher] = weakref.WeakSet()
+
+    def handler(self, kind: str, stock: StockHandler) -> Callable[[Any, Any, Any], Awaitable[None]]:
+        """Serves messages of this kind in place of `stock`, the ordinary kernel's handler."""
+
+        async def handle(stream: Any, ident: Any, message: Any) -> None:
+            try:
+                await self.serve(kind, stock, stream, ident, message)
+            finally:
+                self._places.changed()
+
+        return handle
 
     async def serve(self, kind: str, stock: StockHandler, stream: Any, ident: Any, message: Any) -> None:
         """One message; `stock` is the ordinary kernel's handler of its kind."""
@@ -117,12 +133,12 @@ class CommTraffic:
         shadow = self._places.worker_comms.get(comm_id)
         try:
             if shadow is None or data.get("method") != "request_state":
-                await self._load(self._places.session.stubs_of_library(WIDGET_LIBRARY))
+                await self._load(stubs_of_library(self._places.session, WIDGET_LIBRARY))
                 shadow = self._places.worker_comms.get(comm_id)
             if shadow is None:
                 found = comm.get_comm_manager().comms.get(comm_id)
                 callbacks = [getattr(found, name, None) for name in ("_msg_callback", "_close_callback")]
-                await self._load(self._places.session.stubs_for_callbacks(callbacks))
+                await self._load(stubs_for_callbacks(self._places.session, callbacks))
         except LooseLeafError as error:
             text = f"LooseLeaf: what this widget calls was not run: {error_text(error)}\n"
             publish_output(self._places.publishers.request(message), {"type": "stream", "name": "stderr", "text": text})

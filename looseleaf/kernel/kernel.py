@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
-import json
 import logging
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
@@ -33,9 +31,11 @@ from looseleaf.kernel.idle_commits import IdleCommits
 from looseleaf.kernel.interrupts import interrupts_call, interrupts_ignored
 from looseleaf.kernel.left_notes import LeftNotes
 from looseleaf.kernel.logs import log_to_file
+from looseleaf.kernel.main_thread import call_on
+from looseleaf.kernel.messages import flush_streams, message_type_of
 from looseleaf.kernel.outputs import ResultCache
 from looseleaf.kernel.preparations import PREPARE_REPLY, PREPARE_REQUEST, Preparations
-from looseleaf.kernel.report import cell_report
+from looseleaf.kernel.report import PendingReports, cell_report
 from looseleaf.kernel.router import CellRequest, route
 from looseleaf.kernel.session import KernelSession, load_config
 from looseleaf.kernel.sources import cell_sources, name_cell
@@ -49,7 +49,6 @@ log = logging.getLogger("looseleaf.kernel")
 # jupyter_client waits 5 s for a kernel to end before it kills it.
 COMMIT_AT_SHUTDOWN_S: Final = 3.5
 COMMIT_BEFORE_PREPARE_S: Final = 2.0
-REPORTS_MAX: Final = 64
 
 # Its own annotations leave most of it optional or untyped.
 _Base: Any = IPythonKernel
@@ -71,8 +70,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         # A cell of the main shell runs; `_run` if it is one that runs elsewhere.
         self._busy = False
         self._run: GpuRun | None = None
-        # Figures of cells whose reply is not sent yet, by request.
-        self._reports: dict[str, dict[str, Any]] = {}
+        self._reports = PendingReports()
         self._idle_commits = IdleCommits(self._commit_idle)
         self._main_loop: asyncio.AbstractEventLoop | None = None
         self._preparations = Preparations(self.looseleaf.prepare, self._commit_first)
@@ -86,11 +84,11 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         self._left = LeftNotes(self._publishers)
         places = CommPlaces(
             self.looseleaf, comms, self._publishers, lambda: self._run,
-            lambda status, message: self._publish_status(status, "shell", message), self._on_main,
+            lambda status, message: self._publish_status(status, "shell", message), self._on_main, self._notice_change,
         )  # fmt: skip
         self._traffic = CommTraffic(places)
         for message_type in sorted(COMM_TYPES):
-            self.shell_handlers[message_type] = self._serving(message_type, self.shell_handlers[message_type])
+            self.shell_handlers[message_type] = self._traffic.handler(message_type, self.shell_handlers[message_type])
 
     # -- running cells ---------------------------------------------------------------------------------
 
@@ -208,7 +206,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
             "threads": thread_count_here(), "request": parent["header"]["msg_id"], **caches,
         }  # fmt: skip
         frame = CellFrame(count, self._publishers.request(parent), ask if allow_stdin else None, context)
-        _flush_streams()
+        flush_streams()
         run = GpuRun(self.looseleaf, request, recipe, frame, began_s)
         self._left.release(self.looseleaf.send)
         try:
@@ -294,14 +292,12 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
     # -- reports ---------------------------------------------------------------------------------------
 
     def _keep_report(self, report: dict[str, Any]) -> None:
-        while len(self._reports) >= REPORTS_MAX:
-            del self._reports[next(iter(self._reports))]
-        self._reports[self.get_parent("shell")["header"]["msg_id"]] = report
+        self._reports.keep(self.get_parent("shell")["header"]["msg_id"], report)
 
     def finish_metadata(self, parent: Any, metadata: Any, reply_content: Any) -> Any:
         """Adds the cell's figures to the reply's metadata, under "looseleaf"."""
         metadata = super().finish_metadata(parent, metadata, reply_content)
-        report = self._reports.pop(parent.get("header", {}).get("msg_id", ""), None)
+        report = self._reports.take(parent.get("header", {}).get("msg_id", ""))
         if report is not None:
             metadata["looseleaf"] = report
         return metadata
@@ -320,32 +316,9 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         if not self._busy:
             self._idle_commits.schedule(loop, self.looseleaf.commit_delay_s())
 
-    def _serving(self, kind: str, stock: Callable[..., Any]) -> Callable[..., Any]:
-        """The handler of comm messages of this kind; after a widget's callback state may have changed."""
-
-        async def handle(stream: Any, ident: Any, message: Any) -> None:
-            try:
-                await self._traffic.serve(kind, stock, stream, ident, message)
-            finally:
-                self._notice_change()
-
-        return handle
-
     def _on_main(self, work: Callable[[], None]) -> concurrent.futures.Future[None]:
-        """Calls `work` on the main thread, between cells; the future has its outcome."""
-        done: concurrent.futures.Future[None] = concurrent.futures.Future()
-
-        def call() -> None:
-            try:
-                work()
-            except BaseException as error:
-                done.set_exception(error)
-            else:
-                done.set_result(None)
-
         assert self._main_loop is not None
-        self._main_loop.call_soon_threadsafe(call)
-        return done
+        return call_on(self._main_loop, work)
 
     def _commit_idle(self) -> None:
         # A cell that runs on a worker holds the right to commit; one that awaits here is in the middle of its changes.
@@ -356,26 +329,22 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         """Commits what is left, within `COMMIT_AT_SHUTDOWN_S`, before the process ends. On the control thread."""
         loop = self._main_loop
         if loop is not None and loop.is_running() and loop is not asyncio.get_running_loop():
-            done: concurrent.futures.Future[None] = concurrent.futures.Future()
-            loop.call_soon_threadsafe(self._close_session, done)
             try:
-                await asyncio.wait_for(asyncio.wrap_future(done), COMMIT_AT_SHUTDOWN_S)
+                await asyncio.wait_for(asyncio.wrap_future(call_on(loop, self._close_session)), COMMIT_AT_SHUTDOWN_S)
             except TimeoutError:
                 log.warning("last_commit_timed_out")
         reply: dict[str, Any] = super().do_shutdown(restart)
         return reply
 
-    def _close_session(self, done: concurrent.futures.Future[None]) -> None:
+    def _close_session(self) -> None:
         self._idle_commits.cancel()
         if self._run is None:
             self.looseleaf.close()
-        if done.set_running_or_notify_cancel():
-            done.set_result(None)
 
     async def shell_channel_thread_main(self, msg: Any) -> None:
         """On the thread that receives: a commit that nobody waits for gives way to a cell."""
         _idents, parts = self.session.feed_identities(msg, copy=False)
-        if _message_type(parts) == "execute_request":
+        if message_type_of(parts) == "execute_request":
             self.looseleaf.give_way.arrived()
         await super().shell_channel_thread_main(msg)
 
@@ -387,7 +356,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         They also publish no status: a running GPU cell must stay `busy` for cullers while the person types.
         """
         idents, parts = self.session.feed_identities(msg, copy=False)
-        if _message_type(parts) != PREPARE_REQUEST:
+        if message_type_of(parts) != PREPARE_REQUEST:
             await super().dispatch_control(msg)
             return
         try:
@@ -404,16 +373,9 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         loop = self._main_loop
         if loop is None or self._busy:
             return
-        done: concurrent.futures.Future[None] = concurrent.futures.Future()
-
-        def commit() -> None:
-            self._idle_commits.hurry()
-            if done.set_running_or_notify_cancel():
-                done.set_result(None)
-
-        loop.call_soon_threadsafe(commit)
         try:
-            await asyncio.wait_for(asyncio.wrap_future(done), COMMIT_BEFORE_PREPARE_S)
+            committed = asyncio.wrap_future(call_on(loop, self._idle_commits.hurry))
+            await asyncio.wait_for(committed, COMMIT_BEFORE_PREPARE_S)
         except TimeoutError:
             log.info("prepared_without_newest_state")
 
@@ -428,18 +390,3 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
             return
         run.interrupt()
         self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
-
-
-def _flush_streams() -> None:
-    """What this process has printed itself comes before what a worker prints."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
-
-
-def _message_type(parts: Any) -> str:
-    """The type in a message's header; empty if it has none that can be read."""
-    try:
-        return str(json.loads(bytes(parts[1].buffer))["msg_type"])
-    except (IndexError, ValueError, KeyError, TypeError, AttributeError):
-        return ""

@@ -3,9 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from looseleaf.recipe.recipe import Recipe
+
+REPORTS_MAX: Final = 64
+
+
+class PendingReports:
+    """Reports of cells whose reply is not sent yet, by the request's id; the newest `REPORTS_MAX`."""
+
+    def __init__(self) -> None:
+        self._reports: dict[str, dict[str, Any]] = {}
+
+    def keep(self, request_id: str, report: dict[str, Any]) -> None:
+        """Keeps a report until `take`."""
+        while len(self._reports) >= REPORTS_MAX:
+            del self._reports[next(iter(self._reports))]
+        self._reports[request_id] = report
+
+    def take(self, request_id: str) -> dict[str, Any] | None:
+        """The report of a request, once."""
+        return self._reports.pop(request_id, None)
 
 
 def cell_report(

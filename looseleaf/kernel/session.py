@@ -21,7 +21,7 @@ from looseleaf.ids import Epoch, SessionId, Version, new_execution_id, new_sessi
 from looseleaf.kernel.commit_policy import CommitPolicy
 from looseleaf.kernel.give_way import GaveWay, GiveWay
 from looseleaf.kernel.link import DaemonLink, Welcome
-from looseleaf.kernel.live_facts import LiveFacts, SavedFacts, names_reached
+from looseleaf.kernel.live_facts import LiveFacts, SavedFacts
 from looseleaf.kernel.needs import refuse_device_reads, refuse_unsaved, stubs_to_load, surely_needed
 from looseleaf.kernel.run_log import RunLog
 from looseleaf.kernel.threads import LeftThreads
@@ -317,23 +317,6 @@ class KernelSession:
             stubs = set(self.tracker.stub_names())
             wanted = [name for name in names if name in stubs and name in manifest.roots]
             self._load(wanted, manifest, wanted)
-
-    def stubs_for_callbacks(self, value: Any) -> list[str]:
-        """Variables that callbacks which `value` holds read and that are not here."""
-        if self.tracker is None or self.manifest is None:
-            return []
-        stubs = set(self.tracker.stub_names())
-        return sorted(names_reached(value, self.facts()) & stubs) if stubs else []
-
-    def stubs_of_library(self, package: str) -> list[str]:
-        """Variables that are not here and hold objects of `package`."""
-        if self.tracker is None or self.manifest is None:
-            return []
-        facts = self.facts()
-        return [
-            name for name in self.tracker.stub_names()
-            if any(module.partition(".")[0] == package for module in facts[name].modules)
-        ]  # fmt: skip
 
     def ready_for_gpu(self, recipe: Recipe, source: str) -> None:
         """Refuses a GPU cell that needs what could not be saved. Raises PreconditionFailed `UNSAVED_VARIABLE`."""

@@ -27,7 +27,7 @@ async def ask_person(session: Any, socket: Any, ident: Any, parent: Any, prompt:
     # An answer to an earlier question that was given up must not count for this one.
     while socket.poll(0, zmq.POLLIN):
         socket.recv_multipart(zmq.NOBLOCK)
-    session.send(socket, "input_request", {"prompt": prompt, "password": password}, parent, ident=ident)
+    asked = session.send(socket, "input_request", {"prompt": prompt, "password": password}, parent, ident=ident)
     while True:
         if not socket.poll(0, zmq.POLLIN):
             await asyncio.sleep(POLL_INTERVAL_S)
@@ -38,9 +38,15 @@ async def ask_person(session: Any, socket: Any, ident: Any, parent: Any, prompt:
             # A message that is not signed with this kernel's key.
             log.warning("stdin_message_refused %s", error)
             continue
-        if reply is None or reply["msg_type"] != "input_reply":
+        if reply is None or reply["msg_type"] != "input_reply" or _answers_another(reply, asked):
             continue
         value = reply["content"].get("value")
         if not isinstance(value, str) or value == EOF:
             raise InputRefused
         return value
+
+
+def _answers_another(reply: Any, asked: Any) -> bool:
+    """Whether the front end says that its answer is to another question; some do not say, and answer the newest."""
+    question = (reply.get("parent_header") or {}).get("msg_id")
+    return question is not None and question != asked["header"]["msg_id"]

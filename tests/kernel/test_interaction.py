@@ -39,6 +39,24 @@ def test_input_of_a_gpu_cell_is_asked_of_the_person(notebook: Any, daemon: Any) 
     assert outcome.asked == [{"prompt": "name? ", "password": False}]
 
 
+def test_late_answer_to_an_interrupted_question_does_not_answer_the_next(notebook: Any, daemon: Any) -> None:
+    async def play(run: Any) -> Any:
+        await run.event("input_request", prompt="first? ", password=False, question=1)
+        return await run_until_interrupted(run)
+
+    daemon.plays["begin"], daemon.plays["ask"] = play, ask_name
+    client, msg_id = notebook.client, notebook.send("%%gpu\nbegin")
+    first = client.get_stdin_msg(timeout=20)
+    notebook.control("interrupt_request", {})()
+    notebook.finish(msg_id)
+    msg_id = notebook.send("%%gpu\nask")
+    second = client.get_stdin_msg(timeout=20)
+    # As JupyterLab answers: under the question's own header.
+    for question, value in ((first, "late"), (second, "Bob")):
+        client.session.send(client.stdin_channel.socket, "input_reply", {"value": value}, parent=question)
+    assert notebook.finish(msg_id).text == "hello Bob\n"
+
+
 def test_password_is_asked_as_one(notebook: Any, daemon: Any) -> None:
     async def play(run: Any) -> Any:
         answer = await run.ask("key: ", password=True)
