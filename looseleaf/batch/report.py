@@ -19,7 +19,8 @@ IMMEDIATE_START_MS: Final = 50.0
 class CellRecord:
     """One code cell of the run. Times in the unit that ends the name; None where it does not apply (a CPU cell's GPU).
 
-    `path`: prepared, warm or cold for a GPU cell that got a worker, empty for one that did not, cpu. `worker`: its pid.
+    `path`: prepared, warm or cold for a GPU cell that got a worker, empty for one that did not, cpu. `worker`: its pid,
+    on `host`.
     """
 
     id: str
@@ -43,6 +44,7 @@ class CellRecord:
     version: int = 0
     worker: int | None = None
     gpu: int | None = None
+    host: str | None = None
     error: dict[str, Any] | None = None
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from looseleaf.batch.report import CellRecord, NotebookReport, Totals, totals_of
@@ -99,6 +100,12 @@ def notebook_line(report: NotebookReport) -> str:
     where = f" at cell {report.failed_cell}" if report.failed_cell else ""
     verb = "was interrupted" if report.outcome == "interrupted" else "failed"
     return f"{report.notebook}: {verb}{where} ({report.failure}), {counts}"
+
+
+def host_line(cells: list[CellRecord]) -> str:
+    """How many GPU cells each host ran; empty if there were not several."""
+    counts = Counter(cell.host for cell in cells if cell.worker and cell.host)
+    return "by host: " + ", ".join(f"{host} {counts[host]}" for host in sorted(counts)) if len(counts) > 1 else ""
 
 
 def process_line(cells: list[CellRecord], kernel_pid: int | None) -> str:

@@ -170,8 +170,8 @@ def _write(
 def _show(reports: list[NotebookReport], pool: Pool, written: list[Path]) -> None:
     from rich.console import Console
 
+    from looseleaf.batch import tables
     from looseleaf.batch.report import totals_of
-    from looseleaf.batch.tables import cell_table, delays_line, notebook_line, process_line, total_lines, unsaved_lines
 
     console = Console()
     if not console.is_terminal:
@@ -183,17 +183,18 @@ def _show(reports: list[NotebookReport], pool: Pool, written: list[Path]) -> Non
 
     for report in reports:
         if len(reports) > 1:
-            say(notebook_line(report))
+            say(tables.notebook_line(report))
         if report.cells:
-            console.print(cell_table(report.cells))
-            for line in (*unsaved_lines(report.cells), process_line(report.cells, report.kernel_pid)):
+            console.print(tables.cell_table(report.cells))
+            for line in (*tables.unsaved_lines(report.cells), tables.process_line(report.cells, report.kernel_pid)):
                 say(line)
         if len(reports) > 1:
             say("")
     if len(reports) > 1:
         say(f"{len(reports)} notebooks, {sum(report.outcome == 'ok' for report in reports)} of them ran to their end")
-    lines = total_lines(totals_of([cell for report in reports for cell in report.cells]))
-    for line in (*lines, delays_line(pool.device, pool.delays)):
+    cells = [cell for report in reports for cell in report.cells]
+    totals = tables.total_lines(totals_of(cells))
+    for line in (*totals, tables.host_line(cells), tables.delays_line(pool.device, pool.delays)):
         if line:
             say(line)
     outputs = [report.output for report in reports if report.outcome != "skipped"]

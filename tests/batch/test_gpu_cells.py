@@ -130,5 +130,6 @@ def test_run_with_a_running_cluster_of_several_hosts_uses_them_all(
         assert main(["run", *arguments]) == 0, capsys.readouterr().err
     found = json.loads(report.read_text())
     assert found["machine"]["hosts"] == 2 and found["machine"]["delays"] is False
+    assert {cell["host"] for cell in found["cells"] if cell["label"] == "gpu"} <= {"h0", "h1"}
     assert found["totals"]["gpu_cells"] == 2 and not found["machine"]["embedded"]
     assert "virtual GPUs without the times of a real attach" in capsys.readouterr().out

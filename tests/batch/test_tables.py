@@ -11,6 +11,7 @@ from looseleaf.batch.tables import (
     COLUMNS,
     cell_table,
     delays_line,
+    host_line,
     notebook_line,
     process_line,
     row,
@@ -79,3 +80,9 @@ def test_notebook_line_tells_what_became_of_it() -> None:
     assert line("skipped") == "a.ipynb: skipped"
     assert line("cell_failed", "E: x", "plot").startswith("a.ipynb: failed at cell plot (E: x), ")
     assert line("interrupted", "KeyboardInterrupt: ").startswith("a.ipynb: was interrupted (")
+
+
+def test_hosts_are_told_where_there_are_several() -> None:
+    cells = [CellRecord(str(n), label="gpu", worker=5, host=host) for n, host in enumerate(["h1", "h0", "h1"])]
+    assert host_line(cells) == "by host: h0 1, h1 2"
+    assert host_line(cells[:1]) == host_line([GPU, CPU]) == ""
