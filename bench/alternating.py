@@ -93,7 +93,7 @@ def alternate(tasks: Mapping[str, Task], *, rounds: int, warmup_rounds: int = 1)
 def spread(values: Sequence[float]) -> dict[str, float]:
     """Median, quartiles and 95th percentile; the percentile is the nearest value that was seen."""
     ordered = sorted(values)
-    low, _, high = statistics.quantiles(ordered, n=4) if len(ordered) > 1 else ordered * 3
+    low, _, high = statistics.quantiles(ordered, n=4, method="inclusive") if len(ordered) > 1 else ordered * 3
     p95 = ordered[min(len(ordered) - 1, round(0.95 * (len(ordered) - 1)))]
     return {"median": statistics.median(ordered), "low": low, "high": high, "p95": p95}
 

@@ -80,7 +80,7 @@ def restores(request: pytest.FixtureRequest, saved: tuple[int, StateProcess], sm
     return Restores(size_mib, request.param, size_bytes, rounds)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_restore_to_mapped(benchmark: BenchmarkFixture, restores: Restores) -> None:
     publish(
         benchmark, restores.rounds, "restore/mapped", f"{restores.what}, to mapped",
@@ -89,7 +89,7 @@ def test_restore_to_mapped(benchmark: BenchmarkFixture, restores: Restores) -> N
     )  # fmt: skip
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_restore_when_the_version_is_known(benchmark: BenchmarkFixture, restores: Restores) -> None:
     publish(
         benchmark, restores.rounds, "restore/attached", f"{restores.what} in a prepared worker, to mapped",
@@ -98,7 +98,7 @@ def test_restore_when_the_version_is_known(benchmark: BenchmarkFixture, restores
     )  # fmt: skip
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_restore_to_last_byte_read(benchmark: BenchmarkFixture, restores: Restores) -> None:
     publish(
         benchmark, restores.rounds, "restore/read", f"{restores.what}, to last byte read",

@@ -58,7 +58,7 @@ def saves(request: pytest.FixtureRequest, storage_cluster: Any, tmp_path_factory
     return Saves(size_mib, made["bytes"], rounds)
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("dirty", list(DIRTY))
 def test_save_to_staged(benchmark: BenchmarkFixture, saves: Saves, dirty: str) -> None:
     large = saves.size_mib >= 1024
@@ -71,7 +71,7 @@ def test_save_to_staged(benchmark: BenchmarkFixture, saves: Saves, dirty: str) -
     )  # fmt: skip
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("dirty", list(DIRTY))
 def test_save_to_durable(benchmark: BenchmarkFixture, saves: Saves, dirty: str) -> None:
     publish(
