@@ -45,14 +45,21 @@ NAMES_DEVICE = {"linspace.tensor_overload", "logspace.tensor_overload", "to"}
 REACHES_BEYOND = {"as_strided.partial_views"}
 
 seen: set[Any] = set()
+# Functions that drew from the host's generator for a tensor of the device.
+disturbing: set[str] = set()
 
 
 class Log(TorchFunctionMode):
-    """Notes which functions of torch's API were called."""
+    """Notes which functions of torch's API were called, and which of them disturbed the host's random numbers."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         seen.add(func)
-        return func(*args, **(kwargs or {}))
+        before = torch.default_generator.get_state()
+        result = func(*args, **(kwargs or {}))
+        drew = not torch.equal(torch.default_generator.get_state(), before)
+        if drew and any(one.is_cuda for one in _tensors(result)):
+            disturbing.add(getattr(func, "__name__", str(func)))
+        return result
 
 
 class Sweep:
@@ -360,6 +367,7 @@ def main() -> None:
                 "functions by samples": by_samples,
                 "functions": len(seen & overridable),
                 "failures": sweep.failures,
+                "disturbing": sorted(disturbing),
                 "mixed_allowed": sorted(sweep.mixed_allowed),
                 "refused": sorted(sweep.refused),
             }
