@@ -38,6 +38,8 @@ def _reduce_scaler(value: Any, kind: type, heads: Container[int]) -> Any:
     None, so that torch refuses, if it is to know one of them that is not among `heads`, the ids of objects that every
     unit may refer to.
     """
+    if not value.is_enabled():
+        return copyreg.__newobj__, (kind,), vars(value)  # type: ignore[attr-defined]
     steps = value._per_optimizer_states
     found = [one for one in gc.get_objects() if id(one) in steps and id(one) in heads] if steps else []
     if len(found) < len(steps):

@@ -143,11 +143,11 @@ def quiet(f):
 import torch
 def made():
     w = torch.nn.Parameter(torch.ones(2)); return w, torch.optim.SGD([w], lr=1.), torch.amp.GradScaler("cpu", init_scale=8., growth_interval=2)
-new = made()[2]; w, opt, scaled = made(); scaled.scale(w.sum()).backward()
+off = torch.amp.GradScaler("cuda", enabled=False); new = made()[2]; w, opt, scaled = made(); scaled.scale(w.sum()).backward()
 v, vopt, unscaled = made(); unscaled.scale(v.sum()).backward(); unscaled.unscale_(vopt)
 u, uopt, stepped = made(); stepped.scale(u.sum() * float("inf")).backward(); stepped.step(uopt)
 """,
-        "new.get_scale() == 8. and (scaled.step(opt), scaled.update(), w.tolist() == [0., 0.])[-1] and (unscaled.step(vopt), unscaled.update(), v.tolist() == [0., 0.])[-1] "
+        "off.get_scale() == 1. and off.state_dict() == {} and new.get_scale() == 8. and (scaled.step(opt), scaled.update(), w.tolist() == [0., 0.])[-1] and (unscaled.step(vopt), unscaled.update(), v.tolist() == [0., 0.])[-1] "
         "and (stepped.update(), u.tolist() == [1., 1.], stepped.get_scale() == 4.)[-1] and unscaled._growth_tracker.item() == 1 and unscaled.get_scale() == 8. and new._scale is None",
     ),
     "loaders with persistent workers": (
