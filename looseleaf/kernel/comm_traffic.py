@@ -83,7 +83,7 @@ class CommTraffic:
         served = kind != "comm_open" and await self._serve_there(run, kind, message)
         if served:
             await _over(run)
-        elif not await self._hold(kind):
+        elif not await self._hold(message):
             return
         # On the main thread no status was sent: the cell was busy. It belongs to the message all the same.
         on_main = threading.current_thread() is threading.main_thread()
@@ -107,10 +107,11 @@ class CommTraffic:
         }  # fmt: skip
         return await asyncio.wrap_future(run.send_comm(origin, told))
 
-    async def _hold(self, kind: str) -> bool:
-        """Waits until no GPU cell runs; False if too many messages wait already."""
+    async def _hold(self, message: Any) -> bool:
+        """Waits until no GPU cell runs; False if too many messages wait already: this one is dropped, and says so."""
         if self._held >= HELD_MAX:
-            log.error("comm_message_dropped kind=%s held=%s", kind, self._held)
+            log.error("comm_message_dropped held=%s", self._held)
+            self._say(message, f"{HELD_MAX} changes of widgets wait for the running GPU cell; this one was dropped")
             return False
         self._held += 1
         try:
@@ -140,8 +141,7 @@ class CommTraffic:
                 callbacks = [getattr(found, name, None) for name in ("_msg_callback", "_close_callback")]
                 await self._load(stubs_for_callbacks(self._places.session, callbacks))
         except LooseLeafError as error:
-            text = f"LooseLeaf: what this widget calls was not run: {error_text(error)}\n"
-            publish_output(self._places.publishers.request(message), {"type": "stream", "name": "stderr", "text": text})
+            self._say(message, f"what this widget calls was not run: {error_text(error)}")
             return
         if shadow is None:
             stock(stream, ident, message)
@@ -149,6 +149,10 @@ class CommTraffic:
             self._places.worker_comms.forget(comm_id)
         else:
             self._answer(shadow, data)
+
+    def _say(self, message: Any, text: str) -> None:
+        output = {"type": "stream", "name": "stderr", "text": f"LooseLeaf: {text}\n"}
+        publish_output(self._places.publishers.request(message), output)
 
     async def _load(self, names: list[str]) -> None:
         if not names:
