@@ -7,6 +7,7 @@ objects of their own, shared by identity. Texts that Python interns are copied, 
 from __future__ import annotations
 
 import abc
+import contextvars
 import enum
 import functools
 import gc
@@ -170,6 +171,23 @@ def reduce_memory_view(view: memoryview) -> Reduced:
     return rebuild.memory_view, (owner, view.readonly, view.format, list(view.shape or ()))
 
 
+def context_variable_parts(variable: contextvars.ContextVar[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """(default, value in this context), each in a tuple that is empty if there is none."""
+    found: list[tuple[Any, ...]] = []
+    for context in (contextvars.Context(), contextvars.copy_context()):
+        try:
+            found.append((context.run(variable.get),))
+        except LookupError:
+            found.append(())
+    return found[0], found[1]
+
+
+def reduce_context_variable(variable: contextvars.ContextVar[Any]) -> Reduced:
+    """By name, with its default and the value that it has for cells."""
+    default, value = context_variable_parts(variable)
+    return rebuild.context_variable, (_text(variable.name), default), value, None, None, rebuild.set_context_variable
+
+
 LRU_CACHE_TYPE: Final = type(functools.lru_cache(lambda: None))
 def reduce_mapping_proxy(proxy: types.MappingProxyType[Any, Any]) -> Reduced:
     """A view of the very mapping that it shows; of a class's own mapping, a view of that class."""
@@ -190,5 +208,6 @@ REDUCERS: Final[dict[type, Callable[[Any], Reduced]]] = {
     LOCK_TYPES[1]: reduce_lock,
     LRU_CACHE_TYPE: reduce_lru_cache,
     typing.NewType: reduce_new_type,
+    contextvars.ContextVar: reduce_context_variable,
     types.MappingProxyType: reduce_mapping_proxy,
 }

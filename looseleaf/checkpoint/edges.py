@@ -7,6 +7,7 @@ returns the children, or None for an object that is no node at all because it is
 from __future__ import annotations
 
 import collections
+import contextvars
 import enum
 import gc
 import logging
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 from looseleaf.checkpoint import by_name, exceptions, widgets
 from looseleaf.checkpoint._native import ATOM, BYTES, LEAF, REFERENTS
-from looseleaf.checkpoint.code_reducers import registered_with
+from looseleaf.checkpoint.code_reducers import context_variable_parts, registered_with
 from looseleaf.checkpoint.refusals import refusal_of_type
 from looseleaf.checkpoint.stub import Stub
 from looseleaf.units import MIB
@@ -66,7 +67,7 @@ class Edges:
         self._actions.update({
             bytes: BYTES, bytearray: BYTES, types.ModuleType: self._module, types.FunctionType: self._function,
             types.BuiltinFunctionType: self._builtin, types.TracebackType: LEAF, types.FrameType: LEAF,
-            weakref.ref: self._weakref, Stub: LEAF,
+            weakref.ref: self._weakref, contextvars.ContextVar: self._context_variable, Stub: LEAF,
         })  # fmt: skip
 
     def action(self, kind: type) -> int | Handler:
@@ -148,6 +149,9 @@ class Edges:
 
     def _weakref(self, value: weakref.ref[Any]) -> Children:
         return [value(), value.__callback__]
+
+    def _context_variable(self, value: contextvars.ContextVar[Any]) -> Children:
+        return [child for part in context_variable_parts(value) for child in part]
 
     def _generic(self, value: Any) -> Children:
         return None if id(value) in self._singletons_of(type(value)) else gc.get_referents(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
@@ -66,9 +67,11 @@ def _read_torch(_: Mapping[str, Any]) -> _Values:
         "anomaly": torch.is_anomaly_enabled(),
         "random": bytes(torch.default_generator.get_state().numpy()),
         "next_hook_id": torch.utils.hooks.RemovableHandle.next_id,
+        "print": {name: getattr(torch._tensor_str.PRINT_OPTS, name) for name in _TORCH_PRINTING},
     }  # fmt: skip
 
 
+_TORCH_PRINTING: Final = ("precision", "threshold", "edgeitems", "linewidth", "sci_mode")
 _CUDNN: Final = ("enabled", "benchmark", "deterministic")
 
 
@@ -88,6 +91,8 @@ def _apply_torch(values: Mapping[str, Any]) -> None:
     for name, value in values["cudnn"].items():
         setattr(torch.backends.cudnn, name, value)
     torch.autograd.set_detect_anomaly(values["anomaly"])
+    for name, value in values["print"].items():
+        setattr(torch._tensor_str.PRINT_OPTS, name, value)
     torch.default_generator.set_state(torch.frombuffer(bytearray(values["random"]), dtype=torch.uint8))
     # A new hook must not get the number, and so the place, of one that came with a module or tensor.
     handle = torch.utils.hooks.RemovableHandle
@@ -153,6 +158,54 @@ def _apply_pandas(values: Mapping[str, Any]) -> None:
             config.set_option(key, value)
 
 
+_DECIMAL: Final = ("prec", "rounding", "Emin", "Emax", "capitals", "clamp")
+
+
+def _read_decimal(_: Mapping[str, Any]) -> _Values:
+    import decimal
+
+    context = decimal.getcontext()
+    traps = sorted(signal.__name__ for signal, trapped in context.traps.items() if trapped)
+    return {**{name: getattr(context, name) for name in _DECIMAL}, "traps": traps}
+
+
+def _apply_decimal(values: Mapping[str, Any]) -> None:
+    import decimal
+
+    context = decimal.getcontext()
+    for name in _DECIMAL:
+        setattr(context, name, values[name])
+    for signal in list(context.traps):
+        context.traps[signal] = signal.__name__ in values["traps"]
+
+
+def _is_plain_handler(handler: Any) -> bool:
+    # Others hold files and connections, and stay where they were made.
+    streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
+    return type(handler) is logging.StreamHandler and any(handler.stream is stream for stream in streams)
+
+
+def _read_logging(_: Mapping[str, Any]) -> _Values:
+    root = logging.root
+    loggers = list(root.manager.loggerDict.items())
+    levels = {name: one.level for name, one in loggers if isinstance(one, logging.Logger) and one.level}
+    return {
+        "level": root.level, "disabled": root.manager.disable,
+        "handlers": [handler for handler in root.handlers if _is_plain_handler(handler)],
+        "levels": {name: level for name, level in sorted(levels.items()) if name.partition(".")[0] != "looseleaf"},
+    }  # fmt: skip
+
+
+def _apply_logging(values: Mapping[str, Any]) -> None:
+    root = logging.root
+    others = [handler for handler in root.handlers if not _is_plain_handler(handler)]
+    root.handlers[:] = [*values["handlers"], *others]
+    root.setLevel(values["level"])
+    logging.disable(values["disabled"])
+    for name, level in values["levels"].items():
+        logging.getLogger(name).setLevel(level)
+
+
 SECTIONS: Final[dict[str, Section]] = {
     "devices": Section(None, devices.active, _read_devices, _apply_devices),
     "numpy": Section("numpy", lambda: _imported("numpy", "random"), _read_numpy, _apply_numpy),
@@ -164,6 +217,8 @@ SECTIONS: Final[dict[str, Section]] = {
         "matplotlib_inline.config", shell_state.inline_is_used, shell_state.read_inline, shell_state.apply_inline
     ),
     "pandas": Section("pandas", lambda: _imported("pandas", "options"), _read_pandas, _apply_pandas),
+    "decimal": Section("decimal", lambda: _imported("decimal", "getcontext"), _read_decimal, _apply_decimal),
+    "logging": Section(None, lambda: True, _read_logging, _apply_logging),
     "ipython": Section(
         None, lambda: shell_state.shell_here() is not None, shell_state.read_shell, shell_state.apply_shell
     ),

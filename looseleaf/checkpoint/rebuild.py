@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import contextvars
 import ctypes
 import enum
 import functools
@@ -210,6 +211,17 @@ def set_lru_cached(made: Any, state: dict[str, Any]) -> None:
 def new_type(name: str, supertype: Any) -> Any:
     """A distinct type for checkers only; its attributes follow."""
     return typing.NewType(name, supertype)
+
+
+def context_variable(name: str, default: tuple[Any, ...]) -> contextvars.ContextVar[Any]:
+    """A context variable with its default, if it has one."""
+    return contextvars.ContextVar(name, default=default[0]) if default else contextvars.ContextVar(name)
+
+
+def set_context_variable(made: contextvars.ContextVar[Any], value: tuple[Any, ...]) -> None:
+    """Its value in the context of cells, if it has one."""
+    if value:
+        made.set(value[0])
 
 
 def logger(name: str) -> logging.Logger:

@@ -166,7 +166,7 @@ class StateTracker:
             problems.append(self._unsaved(PROCESS_STATE_NAME, failure.reason, PROCESS_STATE_NAME, failure.detail))
             record["patches"] = {}
             record["warnings"] = without_session_categories(record["warnings"])
-            for section in ("matplotlib", "pandas", "inline", "ipython"):
+            for section in ("matplotlib", "pandas", "inline", "logging", "ipython"):
                 record.pop(section, None)
             captured, unit_id = self._capture_with(live, record)
         self._new_record = record

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import sys
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ from IPython.core.async_helpers import _pseudo_sync_runner
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult
 
 from looseleaf.worker.interrupts import interrupts_cancel, run_interruptible
+from looseleaf.worker.origin import ORIGIN
 from looseleaf.worker.result_cache import tell_results
 from looseleaf.worker.shell import WorkerShell, cut
 
@@ -24,6 +26,9 @@ class CellRunner:
         self._shell = shell
         self.loop = asyncio.new_event_loop()
         asyncio.set_event_loop(self.loop)
+        # All cells run in one, as in an ordinary kernel: what one sets in a context variable, such as numpy's print
+        # options or a decimal precision, stands in the next.
+        self.context = contextvars.copy_context()
 
     def run(self, source: str, execution_count: int, cell_id: str | None) -> dict[str, Any]:
         """Runs the cell and returns the content of its execute_reply; never raises.
@@ -35,7 +40,8 @@ class CellRunner:
         shell.last_traceback = None
         shell.failed_while_displaying = False
         replies: list[dict[str, Any]] = []
-        task = self.loop.create_task(self._run(source, cell_id))
+        self.context.run(ORIGIN.set, ORIGIN.get())
+        task = self.loop.create_task(self._run(source, cell_id), context=self.context)
 
         def cell() -> None:
             result = self.loop.run_until_complete(task)

@@ -78,7 +78,8 @@ class WorkerRuntime:
             shell.user_ns, self._io, hidden_names(shell), lambda: forward_comms(self._publish)
         )  # fmt: skip
         self._handlers: dict[str, Callable[[Message], Message]] = {
-            "prepare": self._state.prepare, "attach": self._state.attach, "run": self._run_cell,
+            "prepare": self._among_cells(self._state.prepare), "attach": self._among_cells(self._state.attach),
+            "run": self._run_cell,
         }
         shell.publish = self._publish
         for stream in streams:
@@ -110,6 +111,11 @@ class WorkerRuntime:
             if not isinstance(error, LooseLeafError):
                 log.error("request_failed type=%s", request["t"], exc_info=error)
             self._link.reply_error(request_id, error)
+
+    def _among_cells(self, handler: Callable[[Message], Message]) -> Callable[[Message], Message]:
+        """`handler` in the context of cells: what it sets in context variables is for them."""
+        context = self._runner.context
+        return lambda request: context.run(handler, request)
 
     # -- on the reader thread --------------------------------------------------------------------------
 
@@ -209,7 +215,7 @@ class WorkerRuntime:
             "first_touch_s": None if touched_s is None else max(0.0, touched_s - began_s), "left": left,
         })
         try:
-            return self._save(execution_id, source, cell_id)
+            return self._runner.context.run(self._save, execution_id, source, cell_id)
         finally:
             if left:
                 self._left.start()

@@ -55,6 +55,13 @@ thing = Thing(); p = Proxy(thing); q = Proxy(p); s = Slotted(); s.inner = thing;
         "p.value == q.value == s.value == o.value == 1 and p.inner is q.inner.inner is s.inner is o.inner is d.a is thing and s.more == 3 and not hasattr(s, 'empty') and d.self is d and list(d) == ['a', 'self'] "
         "and (setattr(p, 'value', 2), thing.value == 2)[1] and out.inner is sys.stdout",
     ),
+    "context variables": (
+        """
+import contextvars
+shared = [1]; a = contextvars.ContextVar("a", default=shared); b = contextvars.ContextVar("b"); b.set(shared); c = contextvars.ContextVar("c"); d = {"a": a}
+""",
+        "a.get() is shared and b.get() is shared and c.get(None) is None and (a.name, c.name) == ('a', 'c') and d['a'] is a and (a.set(2), a.get() == 2)[1]",
+    ),
     "exceptions": (
         """
 import json, torch

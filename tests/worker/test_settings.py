@@ -37,6 +37,19 @@ SETTINGS = {
         "@register_cell_magic\ndef upper(line, cell): print(cell.upper())",
         "a = %loud abc\nprint(a)\nget_ipython().run_cell_magic('upper', '', 'def')", "ABCx\nDEF",
     ),
+    "settings in context variables": (
+        "import decimal, numpy as np\nnp.set_printoptions(precision=2)\nnp.seterr(divide='raise')\ndecimal.getcontext().prec = 4",
+        "import decimal, numpy as np\nprint(np.array([1 / 3]), np.geterr()['divide'], decimal.Decimal(1) / 3)",
+        "[0.33] raise 0.3333",
+    ),
+    "how tensors are printed": (
+        "import torch\ntorch.set_printoptions(precision=1)", "import torch\nprint(torch.tensor([1 / 3]))", "tensor([0.3])",
+    ),
+    "logging": (
+        "import logging, sys\nlogging.basicConfig(level=10, format='%(levelname)s %(message)s', stream=sys.stdout)\n"
+        "logging.getLogger('noisy').setLevel(logging.ERROR)",
+        "import logging\nlogging.debug('shown')\nlogging.getLogger('noisy').warning('not shown')", "DEBUG shown",
+    ),
     "names for magics": ("%alias_magic -l tt timeit", "print('tt' in get_ipython().magics_manager.magics['line'])", "True"),
     "formatters of the session": (
         "class A: pass\ndef show(a): return 'shown'\n"
@@ -97,3 +110,11 @@ def test_filters_that_a_library_adds_at_its_import_are_there_in_a_session_that_d
     third.prepare(["warnings"], imports=["library_with_filter"])
     third.run(show, 4)
     assert third.text() == "[]\n"
+
+
+def test_context_variables_keep_what_a_cell_of_the_same_worker_set(worker: Any) -> None:
+    worker.run("import contextvars\nv = contextvars.ContextVar('v')\nv.set([1])")
+    worker.run("v.get().append(2)\nprint(v.get())", 2)
+    assert worker.text() == "[1, 2]\n"
+    worker.run("import asyncio\nasync def f(): return v.get()\nprint(await f())", 3)
+    assert worker.text() == "[1, 2]\n"
