@@ -129,6 +129,10 @@ def _tag_at(mode: VirtualDeviceMode, node: Any, index: int) -> None:
     if _MARK in node.metadata:
         return
     node.metadata[_MARK] = True
+    for following, _ in node.next_functions:
+        leaf = getattr(following, "variable", None)
+        if isinstance(leaf, Tensor) and (at := index_of(leaf)) is not None:
+            _tag_at(mode, following, at)
 
     def tag(*groups: Any) -> None:
         for gradient in (one for group in groups for one in group):

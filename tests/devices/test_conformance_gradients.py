@@ -56,6 +56,12 @@ def test_node_hooks_see_gradients_on_the_device() -> None:
     value.grad_fn.register_hook(lambda taken, given: seen.extend(_devices((*taken, *given))))
     value.backward()
     assert seen == [CUDA] * 3
+    # The idiom by which wrappers of models learn that a parameter's gradient is complete.
+    leaf = _input()
+    accumulator = leaf.expand_as(leaf).grad_fn.next_functions[0][0]
+    accumulator.register_hook(lambda taken, given: seen.extend(_devices(given)))
+    (leaf * 2).sum().backward()
+    assert seen == [CUDA] * 4
 
 
 def test_hooks_of_leaves_see_accumulated_gradients_on_the_device() -> None:
