@@ -10,7 +10,7 @@ from typing import Final
 
 from looseleaf.recipe.cues import HOST_METHODS, Rule, is_device_word, rule_of, shell_cue
 from looseleaf.recipe.dynamic import dotted
-from looseleaf.recipe.follow import Arguments, CodeFollower
+from looseleaf.recipe.follow import Arguments, CodeFollower, is_decorated
 from looseleaf.recipe.magics import magic_call
 from looseleaf.recipe.values import UNKNOWN, Value, chooses_gpu, holds_gpu_choice, is_gpu_name, join, known
 
@@ -196,6 +196,12 @@ class CallRules(CodeFollower):
             found = self._find_method(receiver.cls, attr)
             if found:
                 return self._run_methods(receiver, (attr,), given, name=_root(node.func))
+        classes = tuple(code for code in receiver.codes if isinstance(code.node, ast.ClassDef))
+        for code in self._find_method(classes, attr)[:1]:
+            # `Model.make()`: a classmethod gets the class, a plain function its arguments alone.
+            assert isinstance(code.node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            owner = (Value(codes=classes),) if is_decorated(code.node, "classmethod") else ()
+            return self.call_code(code, replace(given, args=(*owner, *given.args)))
         owned = receiver.attrs.get(attr)
         if owned is not None and (owned.codes or owned.cls or owned.armed):
             return self._callee(node, owned, given)

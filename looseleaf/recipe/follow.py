@@ -205,14 +205,20 @@ class CodeFollower(StaticFlags):
             for code in methods[:1]:
                 node = code.node
                 assert isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
-                static = any(dotted(d) in ("staticmethod", "classmethod") for d in node.decorator_list)
+                static, of_class = (is_decorated(node, kind) for kind in ("staticmethod", "classmethod"))
                 if len(self.active) >= CALL_DEPTH_MAX or any(c.node is node for c in self.active):
                     break
-                result, after = self._follow(code, node, given, None if static else receiver)
-                if name and not static and after.cls and name in self.frames[-1]:
+                first = None if static else Value(codes=receiver.cls) if of_class else receiver
+                result, after = self._follow(code, node, given, first)
+                if name and first is receiver and after.cls and name in self.frames[-1]:
                     self.frames[-1][name] = after
                 return replace(result, resident=result.resident or (receiver.resident and attr != "__init__"))
         return Value(resident=receiver.resident or given.resident)
+
+
+def is_decorated(node: ast.FunctionDef | ast.AsyncFunctionDef, decorator: str) -> bool:
+    """Whether a method has the decorator of this name."""
+    return any(dotted(found) == decorator for found in node.decorator_list)
 
 
 def _met_code(name: str, kind: Literal["function", "class"], node: CodeNode) -> CodeFacts:

@@ -253,3 +253,31 @@ def test_label_later_cell_knows_what_a_magic_moved(ask) -> None:
     assert ask("m(x)", TORCH, "%time m = nn.Linear(2, 2).cuda()").recipe.label == "gpu"
     called = ["def f():\n    %time torch.ones(1).cuda()"]
     assert ask("f()", TORCH, *called).recipe.label == "gpu"
+
+
+_MAKER = """
+class Model:
+    def __init__(self, device="cuda"): self.w = torch.ones(2, device=device)
+    @classmethod
+    def make(cls, device="cuda"): return cls(device)
+    @staticmethod
+    def ones(n, device): return torch.ones(n, device=device)
+    @classmethod
+    def name(cls): return cls.__name__
+    def norm(self): return self.w.norm()
+class Child(Model): pass
+"""
+
+
+@pytest.mark.parametrize(
+    "text", ["m = Model.make()", "Child.make()", "Model.ones(3, 'cuda')", "Model.ones(n=2, device='cuda')"]
+)
+def test_label_methods_of_a_class_that_use_the_device_are_gpu(ask, text: str) -> None:
+    assert ask(text, "import torch", _MAKER).recipe.label == "gpu"
+
+
+@pytest.mark.parametrize(
+    "text", ["Model.make(device='cpu')", "Model.name()", "Child.ones(3, 'cpu')", "Model.make", "Model.norm"]
+)
+def test_label_methods_of_a_class_that_do_not_are_cpu(ask, text: str) -> None:
+    assert ask(text, "import torch", _MAKER).recipe.label == "cpu"
