@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
 from looseleaf.devices.backend import DeviceBackend, DeviceState, Kind, NoneBackend, Role
-from looseleaf.devices.frames import hide_device_frames
+from looseleaf.devices.frames import hide_device_frames, hide_in_shell
 from looseleaf.devices.installation import Installation
 from looseleaf.devices.virtual import VIRTUAL_MEMORY_BYTES
 
 __all__ = [
     "VIRTUAL_MEMORY_BYTES", "DeviceBackend", "DeviceState", "Kind", "NoneBackend", "Role", "active",
-    "apply_device_state", "attach", "backend", "device_state", "ensure_thread", "hide_device_frames", "install", "raw",
-    "reset_touch", "resident_bytes", "touched", "uninstall",
+    "apply_device_state", "attach", "backend", "device_state", "ensure_thread", "hide_device_frames", "hide_in_shell",
+    "install", "raw", "reset_touch", "resident_bytes", "touched", "uninstall",
 ]
 
 _installed: Installation | None = None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from types import TracebackType
+from typing import Any
 
 _OURS = os.path.dirname(__file__) + os.sep
 # A chain of causes longer than this is cut here and shown as it is.
@@ -29,6 +30,21 @@ def hide_device_frames(error: BaseException) -> None:
         if kept is not None:
             one.__traceback__ = kept
         waiting += [other for other in (one.__cause__, one.__context__) if other is not None]
+
+
+def hide_in_shell(shell: Any) -> None:
+    """What the IPython shell shows of errors from now on, `hide_device_frames` has seen."""
+    ask = shell._get_exc_info
+
+    def answer(exc_tuple: Any = None) -> tuple[Any, Any, Any]:
+        kind, error, trace = ask(exc_tuple)
+        if isinstance(error, BaseException):
+            own = trace is error.__traceback__
+            hide_device_frames(error)
+            trace = error.__traceback__ if own else trace
+        return kind, error, trace
+
+    shell._get_exc_info = answer
 
 
 def _without_ours(traceback: TracebackType | None) -> TracebackType | None:

@@ -15,6 +15,7 @@ from ipykernel.ipkernel import IPythonKernel
 
 import looseleaf
 from looseleaf.checkpoint.names import hidden_names
+from looseleaf.devices import hide_in_shell
 from looseleaf.errors import LooseLeafError
 from looseleaf.kernel.comm_traffic import CommPlaces, CommTraffic
 from looseleaf.kernel.comms import WorkerComms
@@ -65,6 +66,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         config, problem = load_config()
         log_to_file(config)
         register_device_magics(self.shell)
+        hide_in_shell(self.shell)
         self.looseleaf = KernelSession(self.shell.user_ns, hidden_names(self.shell), config, problem)
         self.looseleaf.listen(self._take_event)
         # A cell of the main shell runs; `_run` if it is one that runs elsewhere.

@@ -24,6 +24,7 @@ from IPython.utils._process_posix import system
 from traitlets import CBool, Instance, Type, default
 from traitlets.config import Config
 
+from looseleaf.devices import hide_in_shell
 from looseleaf.units import MIB
 from looseleaf.worker.device_magics import register_device_magics
 
@@ -233,6 +234,7 @@ def build_shell() -> WorkerShell:
     config.HistoryManager.hist_file = ":memory:"
     shell: WorkerShell = WorkerShell.instance(config=config, profile_dir=_profile_dir())
     assert sys.modules["__main__"] is shell.user_module
+    hide_in_shell(shell)
     return shell
 
 

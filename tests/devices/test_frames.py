@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import traceback
 
 import pytest
@@ -34,3 +36,33 @@ def test_frames_leave_causes_too_and_cycles_end() -> None:
         devices.hide_device_frames(outer)
         names = [frame.filename for frame in traceback.extract_tb(outer.__cause__.__traceback__)]
     assert names == [__file__]
+
+
+# A stock shell whose torch has virtual devices, as the golden comparison's reference kernel.
+SHELL = """
+import sys
+from IPython.core.interactiveshell import InteractiveShell
+from looseleaf import devices
+devices.install("reference", "emulated", 1)
+shell = InteractiveShell.instance(colors="nocolor")
+devices.hide_in_shell(shell)
+for cell in (
+    "import torch; x = torch.ones(2, device='cuda'); m = torch.nn.Linear(3, 1).cuda()",
+    "x[5]", "m(x)", "x + torch.ones(3, device='cuda')", "x.to('nowhere')",
+    "torch.empty(2, 3, device='cuda') @ x.int()",
+    "class Own(torch.nn.Module):\\n    def forward(self, x):\\n        return x[9]",
+    "try:\\n    Own()(x)\\nexcept IndexError as e:\\n    raise ValueError('outer') from e",
+    "with torch.no_grad():\\n    list(map(lambda t: t.view(7), [x]))", "1 / 0",
+):
+    shell.run_cell(cell, store_history=True)
+"""
+
+
+def test_frames_of_the_package_are_in_no_traceback_that_a_shell_shows() -> None:
+    done = subprocess.run([sys.executable, "-c", SHELL], capture_output=True, text=True, timeout=100, check=True)
+    shown = done.stdout + done.stderr
+    assert "looseleaf" not in shown, shown
+    for wanted in ("IndexError", "RuntimeError", "ValueError: outer", "ZeroDivisionError", "direct cause"):
+        assert wanted in shown
+    assert shown.count("Traceback (most recent call last)") == 9, shown
+    assert "-> 1 x[5]" in shown and "torch/nn/modules/linear.py" in shown

@@ -29,7 +29,10 @@ REFERENCE_ENV = {"PYTHONHASHSEED": "0", "CUDA_VISIBLE_DEVICES": "", **THREADS_EN
 SEED_LINES = ("__import__('numpy').random.seed(0)", "__import__('random').seed(0)")
 # The tip of the day is drawn from `random` at each question for the banner, of which a start has one or more.
 NO_TIP = "--InteractiveShell.enable_tip=False"
-INSTALL_DEVICE = "__import__('looseleaf.devices').devices.install('reference', 'emulated', 1)"
+DEVICE_LINES = (
+    "__import__('looseleaf.devices').devices.install('reference', 'emulated', 1)",
+    "__import__('looseleaf.devices').devices.hide_in_shell(get_ipython())",
+)
 # Nothing reaches a network or changes what is installed, quickly and the same everywhere.
 OFFLINE_ENV = {
     "http_proxy": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9", "PIP_NO_INDEX": "1", "PIP_CONSTRAINT": "",
@@ -102,7 +105,7 @@ class Reference(Recording):
     def __init__(
         self, nb: Any, folder: Path, sockets: Path, *, device: bool, env: Mapping[str, str], prefix: Sequence[str] = ()
     ) -> None:
-        lines = [*([INSTALL_DEVICE] if device else []), *SEED_LINES]
+        lines = [*(DEVICE_LINES if device else ()), *SEED_LINES]
         argv = [
             *prefix, sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}",
             "--HistoryManager.hist_file=:memory:", NO_TIP, *(f"--IPKernelApp.exec_lines={line}" for line in lines),
