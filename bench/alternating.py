@@ -106,7 +106,7 @@ def compare(rounds: Rounds, name: str, reference: str | None, target: Target | N
     if reference is not None:
         theirs = spread(rounds.values_s(reference))
         ratio = spread(rounds.ratios(name, reference))
-        row.update(reference_s=theirs, ratio=ratio)
+        row.update(reference_s=theirs, ratio=ratio, reference_values_s=rounds.values_s(reference))
         tail = target is not None and target.tail
         values["ratio"] = ours["p95"] / theirs["median"] if tail else ratio["median"]
         values["added_s"] = ours["p95"] - theirs["p95"] if tail else ours["median"] - theirs["median"]

@@ -17,6 +17,8 @@ from alternating import clock_s
 
 from looseleaf.worker.thread_counts import THREAD_VARIABLES
 
+LOAD_BEFORE = machine.load_average()
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
@@ -26,7 +28,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: dict[str, Any]) -> None:
-    machine_info.update(machine.facts())
+    # It is asked for at the end.
+    machine_info.update(machine.facts(), load_average_before=LOAD_BEFORE)
 
 
 def pytest_benchmark_update_json(config: pytest.Config, benchmarks: Any, output_json: dict[str, Any]) -> None:

@@ -16,21 +16,20 @@ PACKAGES = ("torch", "numpy", "cloudpickle", "grpcio", "protobuf", "ipykernel", 
 
 
 def facts() -> dict[str, Any]:
-    """Plain values: CPU, memory, load, versions, build, commit, date."""
+    """Plain values: date, CPU, memory, versions, build, commit."""
     from looseleaf.dirty_tracker import build_info
 
     return {
         "date_utc": f"{dt.datetime.now(tz=dt.UTC):%Y-%m-%d %H:%M}",
         "cpu_model": _field("/proc/cpuinfo", "model name"),
         "cpus": len(os.sched_getaffinity(0)),
-        "memory_total": _field("/proc/meminfo", "MemTotal"),
+        "memory_gib": round(int(_field("/proc/meminfo", "MemTotal").removesuffix(" kB")) / (1 << 20), 1),
         "virtual_machine": "hypervisor" in _field("/proc/cpuinfo", "flags").split(),
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "python": platform.python_version(),
         "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
         "build": build_info(),
         "commit": _commit(),
-        "load_average_before": load_average(),
         "command": " ".join(sys.argv[1:]),
     }
 

@@ -74,7 +74,7 @@ def machine_line(machine: dict[str, Any]) -> str:
     kind = "virtual machine" if machine.get("virtual_machine") else "machine"
     return (
         f"{machine.get('date_utc')}, {machine.get('cpus')} CPUs ({machine.get('cpu_model')}, {kind}), "
-        f"{machine.get('memory_total')} of memory, Python {machine.get('python')}, torch {packages.get('torch')}, "
+        f"{machine.get('memory_gib')} GiB of memory, Python {machine.get('python')}, torch {packages.get('torch')}, "
         f"hashing by {build.get('simd')}, CUDA {build.get('cuda')}, commit {machine.get('commit')}, "
         f"load average {before[0]} before and {after[0]} after."
     )
