@@ -25,6 +25,8 @@ from looseleaf.kernel.preparations import PREPARE_REQUEST
 # How many cells beyond the one that ended are looked at for the next GPU cell.
 LOOKAHEAD_CELLS: Final = 4
 PREPARE_REPLY_TIMEOUT_S: Final = 60.0
+# Beside a cell that has run for so long the next GPU cell is prepared; shorter ones would only be slowed down.
+PREPARE_AFTER_S: Final = 0.3
 # A kernel that has not answered is asked again; also when its outputs do not arrive yet.
 ANSWER_POLL_S: Final = 1.0
 OUTPUT_POLL_S: Final = 0.2
@@ -49,10 +51,10 @@ class RunStopped(Exception):
 class BatchClient(NotebookClient):
     """Runs all cells in order; `records` holds one CellRecord per executed code cell.
 
-    Between two cells it waits `think_s` seconds, as a person would, while the next GPU cell is prepared. `priority`: of
-    its GPU cells, "batch" or "interactive". `on_start` gets a cell and its index, `on_record` the record of a cell that
-    ended. `spec`: the kernelspec, else ours for the daemon at `endpoint`, with `env`. Everything else as for
-    NotebookClient; many run side by side in one event loop.
+    Between two cells it waits `think_s` seconds, as a person would; then, and while a cell runs long, the next GPU cell
+    is prepared. `priority`: of its GPU cells, "batch" or "interactive". `on_start` gets a cell and its index,
+    `on_record` the record of a cell that ended. `spec`: the kernelspec, else ours for the daemon at `endpoint`, with
+    `env`. Everything else as for NotebookClient; many run side by side in one event loop.
     """
 
     def __init__(
@@ -180,6 +182,7 @@ class BatchClient(NotebookClient):
         self._began_s = time.monotonic()
         self._begun.clear()
         self.cell_runs = True
+        self._preparing = asyncio.create_task(self._prepare_while_it_runs(self._later(cell_index)))
         try:
             return await super().async_execute_cell(cell, cell_index, execution_count, store_history)
         finally:
@@ -205,10 +208,18 @@ class BatchClient(NotebookClient):
         self.records.append(record)
         if self._on_record is not None:
             self._on_record(record)
-        if self._stopping:
-            return
+        await self._stop_preparing()
+        if not self._stopping:
+            self._preparing = asyncio.create_task(self._prepare_next(self._later(cell_index)))
+
+    def _later(self, cell_index: int) -> list[Any]:
         later = [other for other in self.nb.cells[cell_index + 1 :] if is_executed(other)]
-        self._preparing = asyncio.create_task(self._prepare_next(later[:LOOKAHEAD_CELLS]))
+        return later[:LOOKAHEAD_CELLS]
+
+    async def _prepare_while_it_runs(self, cells: list[Any]) -> None:
+        """Beside a cell that takes its time: a worker with the next GPU cell's imports, and what is saved already."""
+        await asyncio.sleep(PREPARE_AFTER_S)
+        await self._prepare_next(cells)
 
     async def _prepare_next(self, cells: list[Any]) -> None:
         for cell in cells:

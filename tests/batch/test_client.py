@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +62,19 @@ def test_run_without_a_cluster_leaves_no_word_of_ours_in_the_notebook(make_noteb
     outputs = json.dumps([cell.outputs for cell in nb.cells]).lower()
     assert "looseleaf" not in outputs
     assert [len(cell.outputs) for cell in nb.cells] == [2, 1, 1, 1, 1]
+
+
+def test_next_gpu_cell_is_prepared_beside_a_cell_that_takes_its_time(
+    daemon: Any, make_notebook: Any, tmp_path: Path
+) -> None:
+    # The first cell ends when it is told that the preparation of the third was asked for.
+    asked = tmp_path / "asked"
+    wait = f"import os, time\nwhile not os.path.exists({str(asked)!r}): time.sleep(0.01)"
+    nb = make_notebook(wait, "x = 1", "%%gpu\nx")
+    watcher = threading.Thread(target=lambda: (daemon.wait_for("prepare"), asked.touch()))
+    watcher.start()
+    result = run_notebook(nb, Pool(str(daemon.path)), folder=tmp_path)
+    watcher.join()
+    assert result.failure == "" and nb.cells[2].outputs[0]["data"]["text/plain"] == "1"
+    kinds = [kind for kind, _body in daemon.requests if kind in ("prepare", "submit")]
+    assert kinds[0] == "prepare" and kinds[-1] == "submit"
