@@ -150,5 +150,13 @@ _TRAINING_AT: dict[Any, int] = {
     _F.rrelu: 3,
 }
 _DROPOUT_AT: dict[Any, int] = {_F.scaled_dot_product_attention: 4}
+# Of those, the ones that write into their first argument: it must be on the device, whatever its dimensions.
+NUMBERS_WRITTEN: frozenset[Any] = _resolve(
+    " ".join(
+        name for name in _NUMBERS_ALLOWED.split()
+        if name.startswith("__i") or (name.endswith("_") and not name.startswith("__"))
+    ),
+    _TENSOR_AND_TORCH,
+)
 # A default device set with torch.set_default_device or `with torch.device(...)` applies to these alone.
 CONSTRUCTORS: frozenset[Any] = frozenset(_device_context._device_constructors())

@@ -15,6 +15,7 @@ from looseleaf.devices.patches import PatchSet
 from looseleaf.devices.refusals import RefusingFinder
 from looseleaf.devices.spawned import watch_spawns
 from looseleaf.devices.virtual import VirtualGpus
+from looseleaf.devices.warned import WarningPlaces
 from looseleaf.errors import InvalidArgument
 
 GPUS_MAX = 64
@@ -41,6 +42,7 @@ class Installation:
         self._raw_later: list[tuple[int, contextlib.ExitStack]] = []
         self._hook = PostImportHook("torch", self._torch_imported)
         self._refusals = RefusingFinder()
+        self._warnings = WarningPlaces()
         self._patches = PatchSet()
         self._spawn_hook: PostImportHook | None = None
 
@@ -53,6 +55,7 @@ class Installation:
             self._spawn_hook = watch_spawns(self._settings, self._patches)
         if self.kind == "emulated" and self.role in ("worker", "reference"):
             self._refusals.start()
+            self._warnings.start()
             _watch_forks(self)
 
     def stop(self) -> None:
@@ -60,6 +63,7 @@ class Installation:
         _watch_forks(None)
         self._hook.stop()
         self._refusals.stop()
+        self._warnings.stop()
         if self._spawn_hook is not None:
             self._spawn_hook.stop()
         self._patches.restore()

@@ -26,9 +26,12 @@ _NAMES_ARGUMENT_FIRST = tuple(int(part) for part in torch.__version__.split(".")
 _ANY_DEVICES = frozenset(
     {
         "_copy_from", "_copy_from_and_resize", "_local_scalar_dense", "_pin_memory", "_to_copy", "alias", "copy_",
-        "detach", "is_pinned", "is_same_size", "is_set_to", "lift_fresh", "record_stream", "resize_as_", "set_",
+        "detach", "fill", "fill_", "is_pinned", "is_same_size", "is_set_to", "lift_fresh", "record_stream",
+        "resize_as_", "set_",
     }
 )
+# Their results are where the first argument is, whatever the others are.
+_LIKE_FIRST = frozenset({"copy", "fill", "index", "index_fill", "index_put", "masked_fill"})
 # CPUs run these where CUDA runs another operator: its name, and its names of the arguments.
 _STAND_INS: dict[str, tuple[str, dict[str, str]]] = {
     "stack": ("wrapper_CUDA_cat", {}),
@@ -86,6 +89,8 @@ class DeviceCheck(_dispatch.TorchDispatchMode):  # type: ignore[misc]
             except RuntimeError as error:
                 self.raised = error
                 raise
+            if func._schema.name.removeprefix("aten::") in _LIKE_FIRST:
+                index = indices[0]
         result = func(*args, **given)
         if index is not None:
             self._adopt(result, index, (*args, *given.values()))
@@ -115,16 +120,18 @@ class DeviceCheck(_dispatch.TorchDispatchMode):  # type: ignore[misc]
 def _named_tensors(
     func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[tuple[str, Any, bool]]:
-    """(argument's name, tensor, whether it is an output) in the order in which CUDA looks at them."""
-    found = []
+    """(argument's name, tensor, whether it is written) in the order in which CUDA looks at them."""
+    outputs: list[tuple[str, Any, bool]] = []
+    inputs: list[tuple[str, Any, bool]] = []
     for position, argument in enumerate(func._schema.arguments):
         value = args[position] if position < len(args) else kwargs.get(argument.name)
-        if isinstance(value, Tensor):
-            found.append((argument.name, value, argument.is_out))
-        elif isinstance(value, (list, tuple)):
-            found += [(argument.name, item, argument.is_out) for item in value if isinstance(item, Tensor)]
-    yield from (one for one in found if one[2])
-    yield from (one for one in found if not one[2])
+        written = argument.is_out or (argument.alias_info is not None and argument.alias_info.is_write)
+        found = outputs if argument.is_out else inputs
+        for item in value if isinstance(value, (list, tuple)) else (value,):
+            if isinstance(item, Tensor):
+                found.append((argument.name, item, written))
+    yield from outputs
+    yield from inputs
 
 
 def _check(func: Any, tensors: list[tuple[str, Any, bool]], indices: list[int | None]) -> None:
@@ -155,14 +162,14 @@ def _check_wrapped(method: str, tensors: list[tuple[str, Any, bool]], indices: l
 
 
 def _check_elementwise(tensors: list[tuple[str, Any, bool]], indices: list[int | None]) -> None:
-    """The check of element-by-element operators: one number of the host may be among the inputs."""
+    """The check of element-by-element operators: one number of the host may be among what they only read."""
     common = next(index for index in indices if index is not None)
     numbers = 0
-    for (_, tensor, is_out), index in zip(tensors, indices, strict=True):
+    for (_, tensor, is_written), index in zip(tensors, indices, strict=True):
         if index == common:
             continue
         numbers += 1
-        if index is not None or tensor.dim() or is_out or numbers > 1:
+        if index is not None or tensor.dim() or is_written or numbers > 1:
             raise two_devices_error(common, index)
 
 
@@ -175,14 +182,20 @@ def _check_index(tensors: list[tuple[str, Any, bool]], indices: list[int | None]
 
 
 def _check_masked_fill(tensors: list[tuple[str, Any, bool]], indices: list[int | None]) -> None:
-    for (name, tensor, _), index in zip(tensors, indices, strict=True):
+    # The value is read as a number.
+    for (name, _, _), index in zip(tensors, indices, strict=True):
         if name == "mask" and index != indices[0]:
             raise RuntimeError(
                 f"expected self and mask to be on the same device, but got mask on {device_name(index)} "
                 f"and self on {device_name(indices[0])}"
             )
-        if name == "value" and index != indices[0] and (index is not None or tensor.dim()):
-            raise two_devices_error(indices[0], index)
+
+
+def _check_index_fill(tensors: list[tuple[str, Any, bool]], indices: list[int | None]) -> None:
+    # The value is read as a number.
+    kept = [place for place, (name, _, _) in enumerate(tensors) if name != "value"]
+    if len({indices[place] for place in kept}) > 1:
+        _check_elementwise([tensors[place] for place in kept], [indices[place] for place in kept])
 
 
 def _check_mv(tensors: list[tuple[str, Any, bool]], indices: list[int | None]) -> None:
@@ -198,6 +211,8 @@ _SPECIAL: dict[str, Callable[[list[tuple[str, Any, bool]], list[int | None]], No
     "_index_put_impl_": _check_index,
     "masked_fill": _check_masked_fill,
     "masked_fill_": _check_masked_fill,
+    "index_fill": _check_index_fill,
+    "index_fill_": _check_index_fill,
     "mv": _check_mv,
 }
 

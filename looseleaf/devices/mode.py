@@ -133,7 +133,7 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
             return func(*args, **kwargs)
         self.use()
         mixed = scan.other is not None or scan.host is not None or scan.scalar is not None
-        if mixed and self._must_check(func, scan):
+        if mixed and self._must_check(func, args, scan):
             return self.run_checked(func, args, kwargs, index)
         result = self.run(func, args, kwargs, index)
         if kwargs and "out" in kwargs:
@@ -274,7 +274,7 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
         mine = {id(storage) for storage in tags.storages_of(result)}
         return any(id(storage) in mine for value in args for storage in _argument_storages(value))
 
-    def _must_check(self, func: Any, scan: Scan) -> bool:
+    def _must_check(self, func: Any, args: tuple[Any, ...], scan: Scan) -> bool:
         """Whether CUDA's checks may have something to say about this call with tensors of several devices."""
         if func in functions.MIXED_ALLOWED or self._in_backward():
             # Inside a backward pass C++ hands out gradients that no mode has seen; they count as the device's.
@@ -283,7 +283,9 @@ class VirtualDeviceMode(_overrides.TorchFunctionMode):  # type: ignore[misc]
             return True
         if scan.host is not None:
             return bool(scan.host.device.type == "cpu")
-        return func not in functions.NUMBERS_ALLOWED
+        if func not in functions.NUMBERS_ALLOWED:
+            return True
+        return func in functions.NUMBERS_WRITTEN and index_of(args[0]) is None
 
     def run_checked(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], index: int) -> Any:
         """Compute with tensors of several devices, operator by operator; raises where CUDA does."""

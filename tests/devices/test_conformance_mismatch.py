@@ -36,6 +36,8 @@ _REFUSED: dict[str, tuple[Callable[[torch.Tensor, torch.Tensor], object], str]] 
     "in place": (lambda x, h: x.mul_(h), TWO),
     "host in place": (lambda x, h: h.mul_(x), TWO),
     "host with device scalar": (lambda x, h: h + x[0, 0], TWO),
+    "host scalar in place": (lambda x, h: h[0, 0].add_(x[0, 0]), TWO),
+    "total on the host": (lambda x, h: h.sum().__iadd__(x.sum()), TWO),
     "compare": (lambda x, h: x == h, TWO),
     "where": (lambda x, h: torch.where(h > 0.5, x, x), TWO),
     "out": (lambda x, h: torch.add(x, x, out=h), TWO),
@@ -185,6 +187,22 @@ def test_foreach_rows_keep_their_own_devices() -> None:
     assert (on_device.device, on_host.device.type) == (CUDA, "cpu")
     with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
         torch._foreach_add([torch.ones(2, device="cuda")], [torch.ones(2)])
+
+
+def test_host_takes_numbers_of_the_device() -> None:
+    number = torch.tensor(2.0, device="cuda")
+    host = torch.zeros(2, 2)
+    for filled in (
+        host.clone().fill_(number),
+        host.masked_fill(torch.tensor([True, False]), number),
+        host.index_fill(1, torch.tensor([0]), number),
+        host.clone().copy_(number),
+    ):
+        assert filled.device.type == "cpu"
+        assert filled[0, 0].item() == 2
+    assert (torch.tensor(1.0) + number).device == CUDA
+    number += torch.tensor(1.0)
+    assert number.device == CUDA
 
 
 def test_host_takes_values_of_the_device_by_plain_index_only() -> None:
