@@ -6,10 +6,11 @@ Loads no torch.
 from __future__ import annotations
 
 import os
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any
 
 _OURS = os.path.dirname(__file__) + os.sep
+_DISPATCHER = os.path.join("torch", "overrides.py")
 # A chain of causes longer than this is cut here and shown as it is.
 CAUSES_MAX = 64
 
@@ -32,6 +33,12 @@ def hide_device_frames(error: BaseException) -> None:
         waiting += [other for other in (one.__cause__, one.__context__) if other is not None]
 
 
+def dispatches(frame: FrameType) -> bool:
+    """Whether it is torch's own that hands a call to whoever overrides functions, which without us nobody does."""
+    code = frame.f_code
+    return code.co_name == "handle_torch_function" and code.co_filename.endswith(_DISPATCHER)
+
+
 def hide_in_shell(shell: Any) -> None:
     """What the IPython shell shows of errors from now on, `hide_device_frames` has seen."""
     ask = shell._get_exc_info
@@ -52,6 +59,9 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
     while traceback is not None:
         if not traceback.tb_frame.f_code.co_filename.startswith(_OURS):
             frames.append(traceback)
+        elif len(frames) > 1 and dispatches(frames[-1].tb_frame):
+            # The function of torch that asked it stands below us once more.
+            del frames[-2:]
         traceback = traceback.tb_next
     for one, following in zip(frames, [*frames[1:], None], strict=True):
         one.tb_next = following

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from looseleaf.devices.frames import dispatches
+
 _OURS = os.path.dirname(__file__) + os.sep
 
 
@@ -25,7 +27,7 @@ class WarningPlaces:
         self._show: Callable[[warnings.WarningMessage], None] | None = None
 
     def start(self) -> None:
-        """Python calls `_showwarnmsg` for each warning, whatever `showwarning` and `catch_warnings` are at that time."""
+        """Python calls `_showwarnmsg` for each warning, whatever `showwarning` and `catch_warnings` are then."""
         if self._show is None:
             self._show = warnings._showwarnmsg  # type: ignore[attr-defined]
             warnings._showwarnmsg = self._placed  # type: ignore[attr-defined]
@@ -60,6 +62,10 @@ def _caller(filename: str) -> FrameType | None:
         _forget(frame)
     while frame is not None and frame.f_code.co_filename.startswith(_OURS):
         frame = frame.f_back
+    if frame is not None and dispatches(frame):
+        # The function of torch that asked it stands below us once more.
+        dispatcher = frame.f_back
+        frame = dispatcher.f_back if dispatcher is not None else None
     return frame
 
 

@@ -53,6 +53,7 @@ for cell in (
     "class Own(torch.nn.Module):\\n    def forward(self, x):\\n        return x[9]",
     "try:\\n    Own()(x)\\nexcept IndexError as e:\\n    raise ValueError('outer') from e",
     "with torch.no_grad():\\n    list(map(lambda t: t.view(7), [x]))", "1 / 0",
+    "torch.nn.functional.cross_entropy(x[None], torch.ones(3, 4, device='cuda'))",
 ):
     shell.run_cell(cell, store_history=True)
 """
@@ -64,5 +65,6 @@ def test_frames_of_the_package_are_in_no_traceback_that_a_shell_shows() -> None:
     assert "looseleaf" not in shown, shown
     for wanted in ("IndexError", "RuntimeError", "ValueError: outer", "ZeroDivisionError", "direct cause"):
         assert wanted in shown
-    assert shown.count("Traceback (most recent call last)") == 9, shown
+    assert shown.count("Traceback (most recent call last)") == 10, shown
+    assert "overrides.py" not in shown and shown.count("in cross_entropy") == 1
     assert "-> 1 x[5]" in shown and "torch/nn/modules/linear.py" in shown
