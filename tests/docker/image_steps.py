@@ -1,7 +1,7 @@
 """Runs the Dockerfile's install steps here: the stages' RUN lines, in order, in an empty virtual environment each.
 
 What needs the image's own system is left out by a listed rule (`NOT_HERE`). Folders of the image become folders under
-the one given; a stage starts as a copy of the environment that it is built FROM.
+the one given; a stage starts with the files of the stage that it is built FROM.
 """
 
 from __future__ import annotations
@@ -74,13 +74,16 @@ class ImageSteps:
     def _begin(self, stage: Stage) -> None:
         venv = self.environment(stage.name)
         if stage.base in self.file.stages:
-            # With the image's other files; scripts keep the path of the environment that they were installed into.
+            # Links instead of copies: what a later stage writes or removes, it writes and removes by name.
             base = self._folder / stage.base
-            shutil.copytree(base, self._folder / stage.name, symlinks=True)
+            shutil.copytree(base, self._folder / stage.name, symlinks=True, copy_function=os.link)
             for script in (venv / "bin").iterdir():
                 if script.is_file() and not script.is_symlink():
-                    data = script.read_bytes()
+                    # A script names the interpreter of the environment that it was installed into.
+                    data, mode = script.read_bytes(), script.stat().st_mode
+                    script.unlink()
                     script.write_bytes(data.replace(str(self.environment(stage.base)).encode(), str(venv).encode()))
+                    script.chmod(mode)
             return
         subprocess.run([sys.executable, "-m", "venv", str(venv)], check=True)
         (self._folder / stage.name / "opt").mkdir()
