@@ -147,8 +147,8 @@ def test_results_of_earlier_cells_are_state_and_the_shells_own_names_are_not(mak
     first = make_worker()
     first.run("[1, 2]", 5)
     second = make_worker(first.store, prepare=False)
-    assert second.prepare(["_5", "_", "In", "get_ipython"])["missing"] == ["_", "In", "get_ipython"]
-    assert shown(second, "_5") == "[1, 2]"
+    assert second.prepare(["_5", "_", "In", "get_ipython"])["missing"] == ["In", "get_ipython"]
+    assert shown(second, "_5") == shown(second, "_") == "[1, 2]"
 
 
 def test_save_reports_what_cannot_be_moved_by_name(worker: Worker) -> None:
