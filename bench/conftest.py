@@ -17,6 +17,8 @@ from alternating import clock_s
 
 from looseleaf.worker.thread_counts import THREAD_VARIABLES
 
+# The default of a cluster.
+KEPT_WARM_S = 300.0
 LOAD_BEFORE = machine.load_average()
 
 
@@ -62,13 +64,17 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def storage_cluster(tmp_path_factory: pytest.TempPathFactory, one_thread: None) -> Iterator[Any]:
-    """A one-machine cluster whose arena holds three of the largest states."""
+def storage_cluster(tmp_path_factory: pytest.TempPathFactory, one_thread: None, smoke: bool) -> Iterator[Any]:
+    """A one-machine cluster whose arena holds three of the largest states.
+
+    In a smoke run it is the only one, and keeps no completed worker, as `test_first_output` wants it.
+    """
     from looseleaf.local.cluster import LocalCluster
     from looseleaf.units import GIB
 
     folder = tmp_path_factory.mktemp("storage")
     with LocalCluster.start(
-        data=folder, gpus=1, device="emulated", emulated_delays=False, arena_bytes=3 * GIB, log_level="warning"
-    ) as running:
+        data=folder, gpus=1, device="emulated", emulated_delays=False, arena_bytes=3 * GIB, log_level="warning",
+        keep_warm_s=0.0 if smoke else KEPT_WARM_S,
+    ) as running:  # fmt: skip
         yield running

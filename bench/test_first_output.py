@@ -8,6 +8,7 @@ the measurement, as a notebook does that reserves its GPU; LooseLeaf attaches an
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import psutil
@@ -45,14 +46,16 @@ def place(
     delays, keeps_warm = pace == "delays", kept == "warm"
     if smoke and (delays or keeps_warm):
         pytest.skip("one cluster is enough to see that it works")
-    with (
-        LocalCluster.start(
-            data=tmp_path_factory.mktemp("c"), gpus=1, device="emulated", emulated_delays=delays, log_level="warning",
-            keep_warm_s=KEPT_WARM_S if keeps_warm else 0.0,
-        ) as cluster,
-        Kernel.here(str(cluster.kernel_socket())) as here,
-        Kernel.stock_with_device(delays=delays) as stock,
-    ):  # fmt: skip
+    with ExitStack() as stack:
+        if smoke:
+            cluster = request.getfixturevalue("storage_cluster")
+        else:
+            cluster = stack.enter_context(LocalCluster.start(
+                data=tmp_path_factory.mktemp("c"), gpus=1, device="emulated", emulated_delays=delays,
+                log_level="warning", keep_warm_s=KEPT_WARM_S if keeps_warm else 0.0,
+            ))  # fmt: skip
+        here = stack.enter_context(Kernel.here(str(cluster.kernel_socket())))
+        stock = stack.enter_context(Kernel.stock_with_device(delays=delays))
         for kernel in (here, stock):
             kernel.run(SETUP)
             kernel.run(SOURCE)
