@@ -107,7 +107,7 @@ def _culprits_in_bundles(graph: Graph, failed: list[Draft]) -> set[int]:
     """ids of members that spoil their bundle: alone, they fail alone."""
     found = set()
     for draft in failed:
-        node = graph.node_of(draft.failure.culprit) if draft.failure and isinstance(draft.value, Bundle) else 0
+        node = graph.node_of(draft.failure.culprit) if draft.failure and type(draft.value) is Bundle else 0
         if node:
             found.add(id(graph.object(graph.head(node))))
     return found

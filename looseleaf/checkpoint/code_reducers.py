@@ -108,6 +108,19 @@ def reduce_weak_reference(reference: weakref.ref[Any]) -> Reduced:
     return rebuild.weak_reference, (reference(), reference.__callback__)
 
 
+def proxied(proxy: Any) -> Any:
+    """What a weak proxy stands for, None if that is gone."""
+    try:
+        return proxy.__reduce_ex__.__self__
+    except ReferenceError:
+        return None
+
+
+def reduce_weak_proxy(proxy: Any) -> Reduced:
+    """As a weak reference; left to itself it would be saved as a copy of what it stands for."""
+    return rebuild.weak_proxy, (proxied(proxy),)
+
+
 def reduce_weak_dict(mapping: Any) -> Reduced:
     """Entries whose weak side is alive."""
     keys = isinstance(mapping, weakref.WeakKeyDictionary)
@@ -202,6 +215,8 @@ def reduce_mapping_proxy(proxy: types.MappingProxyType[Any, Any]) -> Reduced:
 REDUCERS: Final[dict[type, Callable[[Any], Reduced]]] = {
     types.CellType: reduce_cell,
     weakref.ref: reduce_weak_reference,
+    weakref.ProxyType: reduce_weak_proxy,
+    weakref.CallableProxyType: reduce_weak_proxy,
     weakref.WeakKeyDictionary: reduce_weak_dict,
     weakref.WeakValueDictionary: reduce_weak_dict,
     LOCK_TYPES[0]: reduce_lock,

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from looseleaf.checkpoint import by_name, exceptions, widgets
 from looseleaf.checkpoint._native import ATOM, BYTES, LEAF, REFERENTS
-from looseleaf.checkpoint.code_reducers import context_variable_parts, registered_with
+from looseleaf.checkpoint.code_reducers import context_variable_parts, proxied, registered_with
 from looseleaf.checkpoint.refusals import refusal_of_type
 from looseleaf.checkpoint.stub import Stub
 from looseleaf.units import MIB
@@ -67,7 +67,8 @@ class Edges:
         self._actions.update({
             bytes: BYTES, bytearray: BYTES, types.ModuleType: self._module, types.FunctionType: self._function,
             types.BuiltinFunctionType: self._builtin, types.TracebackType: LEAF, types.FrameType: LEAF,
-            weakref.ref: self._weakref, contextvars.ContextVar: self._context_variable, Stub: LEAF,
+            weakref.ref: self._weakref, weakref.ProxyType: self._proxy, weakref.CallableProxyType: self._proxy,
+            contextvars.ContextVar: self._context_variable, Stub: LEAF,
         })  # fmt: skip
 
     def action(self, kind: type) -> int | Handler:
@@ -149,6 +150,9 @@ class Edges:
 
     def _weakref(self, value: weakref.ref[Any]) -> Children:
         return [value(), value.__callback__]
+
+    def _proxy(self, value: Any) -> Children:
+        return [proxied(value)]
 
     def _context_variable(self, value: contextvars.ContextVar[Any]) -> Children:
         return [child for part in context_variable_parts(value) for child in part]

@@ -23,7 +23,9 @@ def find_patches(namespace: Mapping[str, Any], last: Patches) -> Patches:
     Of modules that are no library, such as a `config.py` beside the notebook, plain values too: they are settings.
     `last`: those of the newest version, which stand for modules that are not here.
     """
-    modules = {value.__name__: value for value in list(namespace.values()) if isinstance(value, types.ModuleType)}
+    # By type: isinstance asks an object for its class, and a dead proxy raises.
+    values = list(namespace.values())
+    modules = {value.__name__: value for value in values if issubclass(type(value), types.ModuleType)}
     found: Patches = {place: value for place, value in last.items() if place[0] not in modules}
     for name, module in modules.items():
         if name == SESSION_MODULE or sys.modules.get(name) is not module:

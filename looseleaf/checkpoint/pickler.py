@@ -24,6 +24,7 @@ from looseleaf.checkpoint.by_name import is_importable, is_library_module, modul
 from looseleaf.checkpoint.exceptions import reduce_exception
 from looseleaf.checkpoint.loaded_memory import inline_memory
 from looseleaf.checkpoint.memory import Block, MemoryMap
+from looseleaf.checkpoint.progress_bars import is_progress_bar, reduce_progress_bar
 from looseleaf.checkpoint.refusals import refusal_of_instance, standard_streams
 from looseleaf.checkpoint.widgets import is_widget_part, reduce_widget
 from looseleaf.errors import PreconditionFailed
@@ -181,6 +182,11 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
             return reducer(value)
         if is_widget_part(kind):
             return reduce_widget(value)
+        if is_progress_bar(kind):
+            return reduce_progress_bar(value)
+        if kind is types.MethodType and id(value.__self__) in self.scope.streams:
+            # Each process has streams of its own class.
+            return getattr, (value.__self__, value.__name__)
         if issubclass(kind, logging.Logger):
             return code_reducers.reduce_logger(value)
         if issubclass(kind, BaseException):

@@ -154,6 +154,11 @@ def free_lock(reentrant: bool) -> Any:
     return threading.RLock() if reentrant else threading.Lock()
 
 
+def weak_proxy(target: Any) -> Any:
+    """A proxy of `target`; of something that is gone if it is None."""
+    return weakref.proxy(_Dead() if target is None else target)
+
+
 def weak_reference(target: Any, callback: Any) -> Any:
     """A weak reference; dead if the target died before the save."""
     return weakref.ref(target if target is not None else _Dead(), callback)

@@ -62,6 +62,27 @@ shared = [1]; a = contextvars.ContextVar("a", default=shared); b = contextvars.C
 """,
         "a.get() is shared and b.get() is shared and c.get(None) is None and (a.name, c.name) == ('a', 'c') and d['a'] is a and (a.set(2), a.get() == 2)[1]",
     ),
+    "progress bars and methods of streams": (
+        """
+import io, sys
+from tqdm import tqdm
+class Stream(io.StringIO):
+    def write(self, text): return len(text)
+sys.stdout = Stream(); write = sys.stdout.write
+page = io.StringIO(); done = tqdm([1, 2], file=page); list(done); live = tqdm(total=5, file=page); live.update(2); live.note = done
+""",
+        "write.__self__ is sys.stdout and write.__name__ == 'write' and done.disable and done.n == 2 and live.n == 2 and live.note is done and [bar.n for bar in tqdm._instances] == [2] and live in tqdm._instances and live.pos == 0 and (live.close(), len(tqdm._instances) == 0)[1]",
+    ),
+    "weak proxies": (
+        """
+import weakref
+class A:
+    def __call__(self): return self.n
+    n = 1
+a = A(); b = A(); p = weakref.proxy(a); holder = [weakref.proxy(b), p]; s = {1, 2}; q = weakref.proxy(s)
+""",
+        "p.__reduce_ex__.__self__ is a and (setattr(p, 'n', 5), a.n == 5 == p())[1] and holder[0].__reduce_ex__.__self__ is b and type(p) is weakref.CallableProxyType and type(q) is weakref.ProxyType and len(q) == 2",
+    ),
     "exceptions": (
         """
 import json, torch

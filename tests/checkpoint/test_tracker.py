@@ -328,6 +328,14 @@ def test_settings_in_a_persons_module_move_and_never_import_it(process, tmp_path
     assert process(start + "restore('c'); result = check('[c.RATE, c.double()]')") == [6, 7]
 
 
+def test_weak_proxy_whose_object_is_gone_is_unsaved_by_name_and_the_rest_is_saved(process):
+    result = process("""
+cell("import weakref\\nclass A: pass\\ngone = weakref.proxy(A()); kept = [1]")
+result = [[u.name for u in save().unsaved], sorted(tracker.manifest.roots)]
+""")
+    assert result == [["gone"], ["A", "kept", "weakref"]]
+
+
 def test_unit_above_its_limit_is_unsaved_by_name(process):
     result = process("""
 import looseleaf.checkpoint.drafts as drafts
