@@ -24,7 +24,7 @@ NATIVE_TEST_SOURCES := $(wildcard csrc/dirty_tracker/tests/*.cpp) \
 	$(filter-out %_bindings.cpp, $(wildcard csrc/dirty_tracker/*.cpp))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup proto native demo test native-test lint type golden bench soak gpu-check dist clean
+.PHONY: help setup proto native demo test native-test lint type golden bench slow soak gpu-check dist clean
 
 help:  ## show this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -91,7 +91,10 @@ bench: setup  ## measure: pytest-benchmark over bench/, each beside its referenc
 	@mkdir -p $(OUT)
 	$(PYTEST) bench -m "not gpu" --benchmark-quiet --benchmark-json=$(OUT)/bench.json $(BENCH_ARGS)
 
-soak: setup  ## run the long tests (slow tests that are not golden)
+slow: setup  ## run the slow tests that the gate runs too
+	$(PYTEST) -m "slow and not soak and not gpu" -k "not golden"
+
+soak: setup  ## run all slow tests that are not golden, also those that take minutes each
 	$(PYTEST) -m "slow and not gpu" -k "not golden"
 
 gpu-check: setup  ## run the tests that need a real GPU

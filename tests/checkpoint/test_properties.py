@@ -180,7 +180,7 @@ def _compare_memory(a: Any, b: Any, memory: dict[int, int]) -> None:
 
 
 # `make test` tries the first number of graphs, `make soak` the second.
-HOW_MANY = [300, pytest.param(5000, marks=[pytest.mark.slow, pytest.mark.timeout(1800)])]
+HOW_MANY = [300, pytest.param(5000, marks=[pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1800)])]
 
 
 def hold(property_: Callable[..., None], *strategies: Any, examples: int) -> None:

@@ -18,7 +18,7 @@ from compose_model import DOCKER, ROOT, load, scripts
 from compose_rig import ComposeRig
 from image_steps import NOT_HERE, ImageSteps, table, tree_bytes
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(3000)]
+pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(3000)]
 
 # What a person waits for at the first start, with a margin for what the packages grow.
 RUN_IMAGE_BYTES_MAX = 1800 << 20
