@@ -20,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -128,8 +128,8 @@ def kernels_cpu_s() -> float:
 
 
 async def run_rounds(cases: list[Case], endpoint: str, rounds: int, say: Callable[[str], None]) -> None:
-    """Fills in the times; the first round, which warms the file cache, is left out."""
-    for number in range(rounds + 1):
+    """Fills in the times; of several rounds one more comes first, which warms the file cache and is left out."""
+    for number in range(0 if rounds > 1 else 1, rounds + 1):
         for case in cases:
             records: list[CellRecord] = []
             for side in ("stock", "ours") if number % 2 else ("ours", "stock"):
@@ -166,13 +166,13 @@ def figures(case: Case) -> dict[str, Any]:
     return found
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print the table, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="", help="cases whose name has this text")
     parser.add_argument("--json", type=Path)
-    options = parser.parse_args()
+    options = parser.parse_args(argv)
     os.environ.update(ENV)
     cases = [
         Case("60 small CPU cells", small_notebook(), gpu=False),
