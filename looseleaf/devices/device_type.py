@@ -53,6 +53,11 @@ class _HostTensorType(_StandIn):
         return getattr(cls.real, name)
 
 
+def real_type(kind: Any) -> Any:
+    """torch's own type where `kind` stands for it; else `kind`."""
+    return kind.real if isinstance(kind, _StandIn) else kind
+
+
 def patch_device_type(patches: PatchSet) -> None:
     """An int is a CUDA device's index wherever torch has CUDA."""
     real = torch.device

@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from looseleaf.devices.device_type import real_type
 from looseleaf.devices.patches import PatchSet
 from looseleaf.devices.requests import DTYPES
 from looseleaf.devices.tags import index_of
@@ -51,8 +52,7 @@ def patch_legacy(patches: PatchSet, make: Callable[..., Any]) -> None:
         name = t if isinstance(t, str) else f"{t.__module__}.{t.__name__}"
         if not name.startswith("torch.cuda."):
             torch.set_default_device(None)
-            kind = getattr(torch, name.rpartition(".")[2])
-            original(getattr(kind, "real", kind))
+            original(real_type(getattr(torch, name.rpartition(".")[2])))
             return
         torch.set_default_dtype(DTYPES[name.rpartition(".")[2]])
         torch.set_default_device("cuda")

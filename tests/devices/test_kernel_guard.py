@@ -202,3 +202,18 @@ def test_kernel_of_real_gpus_refuses_alike() -> None:
     assert torch.cuda.device_count() == 3
     with pytest.raises(PreconditionFailed, match="CUDA_IN_CPU_CELL"):
         torch.zeros(1, device="cuda")
+
+
+@pytest.mark.parametrize("kind", ["torch.DoubleTensor", torch.DoubleTensor, torch.HalfTensor, "torch.FloatTensor"])
+@pytest.mark.parametrize("role", ["kernel", "worker", "reference"])
+@pytest.mark.filterwarnings("ignore:torch.set_default_tensor_type:UserWarning")
+def test_default_tensor_type_of_the_host_is_taken_in_every_role(role: str, kind: object) -> None:
+    devices.install(role, "emulated", 1)  # type: ignore[arg-type]
+    name = kind if isinstance(kind, str) else f"torch.{kind.__name__}"  # type: ignore[attr-defined]
+    wanted = {"Double": torch.float64, "Half": torch.float16, "Float": torch.float32}[name[6:-6]]
+    try:
+        torch.set_default_tensor_type(kind)  # type: ignore[arg-type]
+        assert (torch.get_default_dtype(), torch.ones(1).dtype) == (wanted, wanted)
+    finally:
+        torch.set_default_tensor_type("torch.FloatTensor")
+    assert torch.ones(1).dtype is torch.float32
