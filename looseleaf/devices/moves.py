@@ -25,6 +25,7 @@ from looseleaf.devices.tags import index_of, tag_tensor
 torch: Any = importlib.import_module("torch")
 Tensor = torch.Tensor
 _to = torch.Tensor.to
+_dispatch_stack_size = torch._C._len_torch_dispatch_stack
 
 
 class Moves:
@@ -58,7 +59,8 @@ class Moves:
         if have == want:
             return self._same_device(func, tensor, have, kwargs)
         self.mode.use()
-        self.mode.check_real()
+        if _dispatch_stack_size():
+            self.mode.check_real()
         kwargs = {**kwargs, "copy": True}
         result = self.mode.guarded(_to, (tensor, "cpu"), kwargs, (have if want is None else want) or 0)
         if want is not None:
