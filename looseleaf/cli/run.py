@@ -202,7 +202,8 @@ def _show(reports: list[NotebookReport], pool: Pool, written: list[Path]) -> Non
         say("written: " + ", ".join([*outputs, *map(str, written)]))
     for report in reports:
         if report.failure:
-            where = f"cell {report.failed_cell} failed: " if report.failed_cell else ""
+            verb = "was interrupted" if report.outcome == "interrupted" else "failed"
+            where = f"cell {report.failed_cell} {verb}: " if report.failed_cell else ""
             name = f"{report.notebook}: " if len(reports) > 1 else ""
             print(f"looseleaf: {name}{where}{report.failure}", file=sys.stderr)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from batch_fixtures import notebook_of, write_notebook_of
 
+from looseleaf.batch.files import read_notebook
 from looseleaf.batch.pool import Pool
 from looseleaf.batch.run import Outcome, run_notebook
 from looseleaf.cli.main import main
@@ -115,6 +117,22 @@ def test_batch_runs_share_a_gpu_and_none_is_kept_waiting(cluster: LocalCluster, 
     assert code == 0 and sorted(order) == ["a0", "a1", "a2", "a3", "b0"]
     # At most one cell of the other notebook comes before the one that waited.
     assert order.index("b0") <= 1
+
+
+def test_interrupt_reaches_the_gpu_cell_and_what_it_showed_is_written(cluster: LocalCluster, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    endless = "import time\nprint('on the GPU', flush=True)\nwhile True: time.sleep(0.01)"
+    write_notebook_of(tmp_path / "in.ipynb", noting("g0", log, endless), "'never'")
+    running = subprocess.Popen(
+        [sys.executable, "-m", "looseleaf.cli.main", "run", "in.ipynb", "-o", "out.ipynb",
+         "--endpoint", str(cluster.kernel_socket())], cwd=tmp_path, stdout=subprocess.DEVNULL)  # fmt: skip
+    try:
+        assert wait_for(log.exists, WAIT_S)
+    finally:
+        running.send_signal(signal.SIGINT)
+        code = running.wait(WAIT_S)
+    outputs = read_notebook(tmp_path / "out.ipynb").cells[0].outputs
+    assert code == 130 and [output.get("text") or output.ename for output in outputs][-1] == "KeyboardInterrupt"
 
 
 @pytest.mark.slow

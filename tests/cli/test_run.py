@@ -136,7 +136,7 @@ def test_run_interrupt_is_130_and_what_was_executed_is_written(
     source, out = write(tmp_path / "in.ipynb", code), tmp_path / "out.ipynb"
     assert main(["run", str(source), "-o", str(out), "--endpoint", str(tmp_path / "nobody.sock")]) == 130
     assert [output.output_type for output in nbformat.read(out, as_version=4).cells[0].outputs] == ["stream", "error"]
-    assert "KeyboardInterrupt" in capsys.readouterr().err
+    assert "cell c0 was interrupted: KeyboardInterrupt" in capsys.readouterr().err
 
 
 def test_run_help_tells_options_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
