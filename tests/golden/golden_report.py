@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,18 +68,29 @@ class Report:
         """One more comparison."""
         self.results.append(result)
 
+    def cells(self) -> list[CellComparison]:
+        """Every cell once: what differs, or needed a rule, in any of its comparisons."""
+        found: dict[tuple[str, str], CellComparison] = {}
+        for result in self.results:
+            for cell in result.cells:
+                place = (result.notebook, cell.name)
+                before = found.get(place, cell)
+                rules = tuple(dict.fromkeys((*before.rules, *cell.rules)))
+                found[place] = replace(cell, differences=before.differences or cell.differences, rules=rules)
+        return list(found.values())
+
     def gpu_cells(self) -> int:
-        """Cells that ran on a GPU and were compared, each once."""
-        cells = ((result.notebook, cell) for result in self.results for cell in result.cells)
-        return len({(notebook, cell.name) for notebook, cell in cells if cell.label == "gpu"})
+        """Cells that ran on a GPU and were compared."""
+        return sum(cell.label == "gpu" for cell in self.cells())
 
     def lines(self) -> list[str]:
         """For people."""
         lines: list[str] = []
         for group in dict.fromkeys(result.group for result in self.results):
             lines += self._group_lines(group)
-        cells = [cell for result in self.results for cell in result.cells]
-        lines.append(f"all: {_counts(cells)}")
+        cells = self.cells()
+        notebooks = {result.notebook for result in self.results}
+        lines.append(f"all {len(notebooks)} notebooks, each cell counted once: {_counts(cells)}")
         rules = Counter(name for cell in cells if not cell.differences for name in cell.rules)
         lines += [f"  equal after rule {name!r}: {count} cells" for name, count in rules.most_common()]
         for result in self.results:
@@ -113,6 +124,8 @@ class Report:
 
     def _plain(self) -> dict[str, Any]:
         return {
+            "cells": len(self.cells()),
+            "gpu_cells": self.gpu_cells(),
             "results": [
                 {
                     **{key: value for key, value in asdict(result).items() if key != "cells"},
