@@ -12,11 +12,10 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from corpus import read_entries, survey, survey_lines
-from golden_report import Report, Result
+from golden_report import REPORT, Report, Result
 from golden_run import THREADS_ENV, NotebookRun, run_sides
 
 SUMMARY = Path(__file__).parents[2] / "out" / "golden.json"
-REPORT = pytest.StashKey[Report]()
 
 
 @pytest.fixture(scope="session")

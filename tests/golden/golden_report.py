@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from golden_compare import CellComparison
 
 # How many cells of one notebook the summary names.
@@ -141,6 +142,10 @@ class Report:
                 {"notebook": notebook, "cell": cell, **asdict(known)} for (notebook, cell), known in KNOWN.items()
             ],
         }  # fmt: skip
+
+
+# Where a run of pytest keeps its report.
+REPORT = pytest.StashKey[Report]()
 
 
 def _counts(cells: list[CellComparison]) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from conftest import REPORT
 from corpus import corpus_folder, read_entries
-from golden_report import KNOWN, Report
+from golden_report import KNOWN, REPORT, Report
 from test_golden import EXAMPLES, HERE, NOTEBOOKS
 
 GPU_CELLS_MIN = 150
