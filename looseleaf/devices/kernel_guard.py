@@ -26,7 +26,7 @@ from looseleaf.devices.moves import Moves
 from looseleaf.devices.queries import CUDA_MODULES, named, patch_queries, standing_in
 from looseleaf.devices.requests import HOST
 from looseleaf.devices.storages import patch_class_defaults, patch_serialization, patch_storages
-from looseleaf.devices.streams import StreamRegistry
+from looseleaf.devices.streams import StreamRegistry, generic
 from looseleaf.devices.tagged_backend import TaggedBackend
 from looseleaf.devices.tags import index_of, retag_storage, storage_index
 from looseleaf.devices.threads import patch_threads
@@ -154,6 +154,8 @@ class KernelBackend(TaggedBackend):
         for name, answer in streams.answers().items():
             patches.set_where_same(CUDA_MODULES, name, named(answer, name))
         patches.set(torch.accelerator, "current_stream", named(streams.current, "current_stream"))
+        for name in ("Stream", "Event"):
+            patches.set(torch, name, generic(getattr(torch, name), refusing(f"torch.{name}")))
         for name in (*accelerator_memory_answers(gpus), "synchronize", "set_stream"):
             if name in vars(torch.accelerator):
                 patches.set(torch.accelerator, name, refusing(f"torch.accelerator.{name}"))

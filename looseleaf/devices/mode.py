@@ -7,7 +7,7 @@ tensors, and a composite function costs one interception.
 
 Cost of a call, on one core of a shared 2-core machine (`python -m looseleaf.devices.overhead`): 1 µs for a property,
 1.3 for a view, 4 to 6 for a computation on a device and 2 to 3 on the host, 6 for a constructor, 10 for a random draw.
-A call with tensors of several devices that is more than arithmetic with a number costs some 30 µs: see mismatches.py.
+A call with tensors of several devices, beyond arithmetic with a number, costs some 50 more: see mismatches.py.
 Imported only after torch.
 """
 

@@ -92,8 +92,8 @@ class StreamRegistry:
     def generic_classes(self) -> dict[str, Any]:
         """`Stream` and `Event` for `torch` itself, which serve any kind of device and mean CUDA if none is named."""
         return {
-            "Stream": _generic(torch.Stream, self._stream_type),
-            "Event": _generic(torch.Event, self._event_type),
+            "Stream": generic(torch.Stream, self._stream_type),
+            "Event": generic(torch.Event, lambda device, *args, **kwargs: self._event_type(*args, **kwargs)),
         }
 
     def answers(self) -> dict[str, Callable[..., Any]]:
@@ -104,8 +104,8 @@ class StreamRegistry:
         }
 
 
-def _generic(real: Any, bound: Any) -> Any:
-    """A class in the place of `real` that makes `bound` objects for CUDA, and knows all objects of `real`."""
+def generic(real: Any, make: Callable[..., Any]) -> Any:
+    """A class in the place of `real` whose CUDA objects `make(device, ...)` makes, and that knows all of `real`'s."""
 
     class Kind(type(real)):  # type: ignore[misc]
         def __instancecheck__(cls, instance: Any) -> bool:
@@ -117,7 +117,7 @@ def _generic(real: Any, bound: Any) -> Any:
         def __call__(cls, device: Any = None, *args: Any, **kwargs: Any) -> Any:
             if device is not None and not isinstance(device, int) and torch.device(device).type != "cuda":
                 return real(device, *args, **kwargs)
-            return bound(*args, **kwargs) if issubclass(bound, Event) else bound(device, *args, **kwargs)
+            return make(device, *args, **kwargs)
 
     return Kind(real.__name__, (), {"__module__": "torch", "__doc__": real.__doc__})
 
