@@ -96,6 +96,8 @@ def check_environment() -> None:
     os.environ.setdefault("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     # NVML answers "is there a GPU" without cuInit, after which no child of this process could use CUDA.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    # Arrow's allocator, which pandas loads, would start a thread.
+    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
 
 
 def import_head(names: Iterable[str]) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
