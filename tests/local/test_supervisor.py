@@ -31,7 +31,8 @@ def plan_of(tmp_path: Path) -> ClusterPlan:
     spec = ServiceSpec("scheduler", 0, ["sh", "-c", "exec sleep 600"], f"unix:{tmp_path}/s.sock", str(tmp_path / "log"))
     return ClusterPlan(
         "c-test", str(tmp_path), str(tmp_path), "none", 0, False, [spec], {}, start_timeout_s=LIMIT_S,
-        stop_timeout_s=LIMIT_S, restart_delay_s_min=0.0, restart_delay_s_max=0.0, log_bytes_max=1 << 20, log_level="info",
+        stop_timeout_s=LIMIT_S, restart_delay_s_min=0.0, restart_delay_s_max=0.0, log_bytes_max=1 << 20,
+        log_level="info",
     )
 
 
