@@ -25,6 +25,12 @@ REFUSED = [
         "LIVE_ITERATOR",
         "bad",
     ),
+    (
+        "scaler that knows an optimizer's address",
+        "import torch\nbad = {'w': torch.nn.Parameter(torch.ones(1)), 's': torch.amp.GradScaler('cpu')}; bad['o'] = torch.optim.SGD([bad['w']]); bad['s'].scale(bad['w'].sum()).backward(); bad['s'].unscale_(bad['o'])",
+        "NOT_SERIALIZABLE",
+        "bad['s']",
+    ),
     ("private memmap", "import numpy as np\nnp.zeros(8).tofile('/tmp/ll_mm.bin')\nbad = np.memmap('/tmp/ll_mm.bin', mode='c')", "MAPPED_FILE", "bad"),
 ]  # fmt: skip
 
