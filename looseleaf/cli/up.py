@@ -96,7 +96,9 @@ def _say_up(record: Any) -> None:
     print(f"LooseLeaf is up: {hosts}, {record.gpus_per_host} GPU(s) each, device {record.device}")
     print(f"  data     {record.data}")
     print(f"  sockets  {record.run_dir}")
-    if Path(record.run_dir) != default_run_dir():
-        print("  kernels find it with")
-        print(f"    export LOOSELEAF_DATA={record.data} LOOSELEAF_RUN_DIR={record.run_dir}")
-    print("  stop it with `looseleaf down`")
+    if Path(record.run_dir) == default_run_dir():
+        print("  stop it with `looseleaf down`")
+        return
+    print("  kernels and `looseleaf run` find it with")
+    print(f"    export LOOSELEAF_DATA={record.data} LOOSELEAF_RUN_DIR={record.run_dir}")
+    print(f"  stop it with `looseleaf down --data {record.data}`")

@@ -30,7 +30,8 @@ def socket_path(address: str) -> Path | None:
             raise InvalidArgument(
                 "SOCKET_PATH_TOO_LONG",
                 f"{path} has more than {SOCKET_PATH_BYTES_MAX} bytes, which Linux does not allow for a socket: "
-                "choose a shorter folder with --run-dir or LOOSELEAF_RUN_DIR",
+                "choose a shorter folder with --run-dir, with --data of `looseleaf up`, or with LOOSELEAF_DATA and "
+                "LOOSELEAF_RUN_DIR together",
             )
         return Path(path)
     host_port(address)

@@ -214,3 +214,14 @@ def test_failed_up_shows_the_end_of_the_log(
     assert code == 4
     assert "planted line" in err
     assert "CLUSTER_START_FAILED: supervisor did not start: " in err
+
+
+@pytest.mark.parametrize("command", ["status", "down", "hosts", "doctor"])
+def test_data_option_names_its_own_cluster_whatever_the_environment_says(
+    data: Path, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    monkeypatch.setenv("LOOSELEAF_DATA", str(data))
+    monkeypatch.setenv("LOOSELEAF_RUN_DIR", str(data / "run"))
+    _, out, err = run(capsys, command, "--data", tmp_path / "other")
+    assert str(tmp_path / "other" / "run") in out + err and str(data) not in out + err
+    assert run(capsys, "status")[0] == 0

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -165,10 +166,12 @@ def test_page_about_batch_names_every_option_and_exit_code(
 @pytest.mark.slow
 @pytest.mark.cluster
 def test_run_without_a_cluster_starts_one_and_ends_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
 ) -> None:
-    folders = tmp_path / "tmp"
-    folders.mkdir()
+    # Sockets lie there: the path has to be short.
+    place = tempfile.TemporaryDirectory()
+    request.addfinalizer(place.cleanup)
+    folders = Path(place.name)
     monkeypatch.setenv("LOOSELEAF_RUN_DIR", str(tmp_path / "nobody"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setattr("tempfile.tempdir", str(folders))
@@ -183,3 +186,5 @@ def test_run_without_a_cluster_starts_one_and_ends_it(
     assert found["machine"]["delays"] is True
     assert found["cells"][1]["label"] == "gpu" and found["cells"][1]["worker"] != found["notebooks"][0]["kernel_pid"]
     assert list(folders.iterdir()) == []
+    # The run's cluster keeps to its own folder.
+    assert not (tmp_path / "nobody").exists()
