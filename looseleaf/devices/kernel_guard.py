@@ -55,9 +55,9 @@ def refuse(what: str) -> NoReturn:
     """Raise the one error of this module."""
     raise PreconditionFailed(
         "CUDA_IN_CPU_CELL",
-        f"This cell ran on the CPU, for nothing in it seemed to need a GPU, but it uses one ({what}). "
-        "Nothing was lost: variables are as the statements before left them. "
-        "Put %%gpu on the cell's first line and run it again.",
+        "This cell ran on the CPU, by its own mark or because nothing in it seemed to need a GPU, but it uses one "
+        f"({what}). Nothing was lost: variables are as the statements before left them. "
+        "Make %%gpu the cell's first line, in place of %%cpu if that is there, and run it again.",
         used=what,
     )
 
