@@ -35,8 +35,9 @@ def plan_jobs(sources: Sequence[Path], output: Path, others: Sequence[Path | Non
 
     `output` is a file for one notebook, and a folder, made if only it is missing, for several or if it is one already;
     into a folder no notebook that is read is overwritten.
-    `others`: the run's other files. Raises InvalidArgument `NOTEBOOK_MISSING`, `NOTEBOOK_UNREADABLE`,
-    `OUTPUT_UNWRITABLE`, `OUTPUT_DUPLICATE` or `TOO_MANY_NOTEBOOKS`.
+    `others`: the run's other files, none of them a notebook that is read.
+    Raises InvalidArgument `NOTEBOOK_MISSING`, `NOTEBOOK_UNREADABLE`, `OUTPUT_UNWRITABLE`, `OUTPUT_DUPLICATE` or
+    `TOO_MANY_NOTEBOOKS`.
     """
     if len(sources) > NOTEBOOKS_MAX:
         raise InvalidArgument("TOO_MANY_NOTEBOOKS", f"at most {NOTEBOOKS_MAX} notebooks run together")
@@ -48,8 +49,8 @@ def plan_jobs(sources: Sequence[Path], output: Path, others: Sequence[Path | Non
     for path in (*(outputs if output.is_dir() or not into_folder else ()), *extra):
         check_output(path)
     _refuse_duplicates([*outputs, *extra])
-    if into_folder:
-        _refuse_sources(sources, outputs)
+    # One notebook in its own place is meant; all else that would replace one is a slip.
+    _refuse_sources(sources, [*outputs, *extra] if into_folder else extra)
     jobs = [Job(source, target, read_notebook(source)) for source, target in zip(sources, outputs, strict=True)]
     if into_folder:
         output.mkdir(exist_ok=True)
@@ -76,11 +77,11 @@ def _refuse_duplicates(paths: Sequence[Path]) -> None:
 
 
 def _refuse_sources(sources: Sequence[Path], outputs: Sequence[Path]) -> None:
-    """A folder says nothing of the files in it: none of the notebooks that are read may be lost by naming one."""
+    """No notebook that is read may be lost by naming a report, or a folder, which says nothing of its files."""
     read = {source.resolve() for source in sources}
     for output in outputs:
         if output.resolve() in read:
-            text = f"{output} is one of the notebooks to run, and would be overwritten: name another folder"
+            text = f"{output} is one of the notebooks to run, and would be overwritten: name another place"
             raise InvalidArgument("OUTPUT_UNWRITABLE", text)
 
 
@@ -99,6 +100,9 @@ def read_notebook(path: Path) -> Any:
         raise InvalidArgument("NOTEBOOK_UNREADABLE", f"{path} cannot be read: {error.strerror or error}") from error
     except (nbformat.ValidationError, AttributeError, KeyError, TypeError, ValueError) as error:
         first = str(error).partition("\n")[0]
+        if not isinstance(error, (nbformat.ValidationError, ValueError)):
+            # What the reader stumbles over in JSON of another shape, in words for programmers.
+            first = f"its JSON is that of something else ({first})"
         raise InvalidArgument("NOTEBOOK_UNREADABLE", f"{path} is no notebook: {first}") from error
 
 

@@ -78,6 +78,8 @@ def test_plan_several_notebooks_go_into_a_folder_that_is_made(tmp_path: Path) ->
         (["a", "b"], "a.ipynb", [], "OUTPUT_UNWRITABLE"),
         (["a", "b"], "no/out", [], "OUTPUT_UNWRITABLE"),
         (["a"], "b.ipynb", ["sub"], "OUTPUT_UNWRITABLE"),
+        (["a"], "c.ipynb", ["a.ipynb"], "OUTPUT_UNWRITABLE"),
+        (["a", "b"], "out", ["sub/../b.ipynb"], "OUTPUT_UNWRITABLE"),
         (["a"], ".", [], "OUTPUT_UNWRITABLE"),
         (["b", "sub/a"], "sub", [], "OUTPUT_UNWRITABLE"),
         (["a", "absent"], "out", [], "NOTEBOOK_MISSING"),
