@@ -10,29 +10,36 @@ from pathlib import Path
 from typing import Any, Final
 
 from looseleaf.worker.inbox import OWN_TASKS
+from looseleaf.worker.plain import plain
 from looseleaf.worker.quiet import is_quiet_thread, quiet_processes
 
 LEFTOVERS_MAX: Final = 32
 # Threads of ours; those of asyncio run what tasks gave them, and the tasks are counted.
 OWN_THREADS: Final = ("looseleaf", "asyncio_")
+_THREAD_NAME: Final[Any] = vars(threading.Thread)["name"].__get__
 
 
 def leftovers(loop: asyncio.AbstractEventLoop) -> list[dict[str, str]]:
     """Threads, child processes and unfinished asyncio tasks of the person, as {kind, name}; at most 32.
 
-    Without those that only serve a library (worker/quiet.py).
+    Without those that only serve a library (worker/quiet.py). Never raises, whatever the person's classes do: the
+    cell's save comes after it.
     """
-    found = [
-        {"kind": "thread", "name": thread.name}
-        for thread in threading.enumerate()
-        if thread is not threading.main_thread() and not thread.name.startswith(OWN_THREADS)
-        and not is_quiet_thread(thread)
-    ]  # fmt: skip
+    found = [("thread", name) for thread in threading.enumerate() if (name := _left_thread(thread))]
     children = _children()
     quiet = quiet_processes(set(children))
-    found += [{"kind": "process", "name": name} for pid, name in children.items() if pid not in quiet]
-    found += [{"kind": "task", "name": _task_name(task)} for task in asyncio.all_tasks(loop) if _is_the_persons(task)]
-    return found[:LEFTOVERS_MAX]
+    found += [("process", name) for pid, name in children.items() if pid not in quiet]
+    found += [("task", _task_name(task)) for task in asyncio.all_tasks(loop) if _is_the_persons(task)]
+    return [{"kind": kind, "name": plain(name)} for kind, name in found[:LEFTOVERS_MAX]]
+
+
+def _left_thread(thread: threading.Thread) -> str:
+    """The name of a thread that the person left running; nothing for others."""
+    # By the base class's own: a thread's class may be the person's, its properties their code.
+    name = str(_THREAD_NAME(thread))
+    if thread is threading.main_thread() or name.startswith(OWN_THREADS) or is_quiet_thread(thread):
+        return ""
+    return name or "unnamed"
 
 
 def _children() -> dict[int, str]:
@@ -50,7 +57,8 @@ def _children() -> dict[int, str]:
 def _process_name(pid: str) -> str:
     """The process's command name, or nothing for one that has ended and only waits to be reaped."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        # The kernel cuts names at 15 bytes, also in the middle of a character.
+        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
         return ""
     name, _, rest = stat.partition("(")[2].rpartition(")")
@@ -63,7 +71,7 @@ def _is_the_persons(task: asyncio.Task[Any]) -> bool:
 
 def _task_name(task: asyncio.Task[Any]) -> str:
     coroutine = task.get_coro()
-    return getattr(coroutine, "__qualname__", task.get_name())
+    return str(getattr(coroutine, "__qualname__", None) or task.get_name())
 
 
 def end_group() -> None:

@@ -13,7 +13,7 @@ import multiprocessing.pool
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 # Managers of process pools: the standard library's and its descendants, with the same attributes.
@@ -24,12 +24,16 @@ _LIBRARY_PARTS: Final = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packag
 
 
 def is_quiet_thread(thread: threading.Thread) -> bool:
-    """Whether `thread` is a pool's that has nothing to do, or a daemon thread of a library."""
-    if type(thread).__name__ == _POOL_MANAGER:
-        return not getattr(thread, "pending_work_items", None)
-    if _waits_for_work(thread):
-        return True
-    return thread.daemon and not _is_the_persons(thread)
+    """Whether `thread` is a pool's that has nothing to do, or a daemon thread of a library. Never raises."""
+    try:
+        if type(thread).__name__ == _POOL_MANAGER:
+            return not getattr(thread, "pending_work_items", None)
+        if _waits_for_work(thread):
+            return True
+        return thread.daemon and not _is_the_persons(thread)
+    except Exception:
+        # Its class, or its target's, has ideas of its own of attributes: no library's helper does.
+        return False
 
 
 def _waits_for_work(thread: threading.Thread) -> bool:
@@ -92,6 +96,17 @@ def _pids_of_idle_owners() -> Iterator[int]:
     for value in gc.get_objects():
         kind = type(value)
         if (kind.__module__, kind.__name__) == _LOADER:
-            yield from (process.pid for process in value._workers if process.pid)
-        elif kind is multiprocessing.pool.Pool and not value._cache:
-            yield from (process.pid for process in value._pool if process.pid)
+            yield from _pids_of(getattr(value, "_workers", ()))
+        elif kind is multiprocessing.pool.Pool and not getattr(value, "_cache", None):
+            yield from _pids_of(getattr(value, "_pool", ()))
+
+
+def _pids_of(processes: Iterable[Any]) -> Iterator[int]:
+    # An owner that failed while it was made lives on in its traceback, and a closed process has no pid to tell.
+    for process in processes:
+        try:
+            pid = process.pid
+        except ValueError:
+            continue
+        if pid:
+            yield pid

@@ -123,3 +123,34 @@ def test_task_that_ends_the_loop_does_not_end_the_worker(worker: Any, end: str) 
     worker.run("import asyncio\nloop = asyncio.get_running_loop()\nasync def ends():\n    await asyncio.sleep(0)\n"
                f"    {end}\ntask = loop.create_task(ends())", 1)  # fmt: skip
     assert worker.run("print('alive')", 2)["status"] == "ok" and worker.text() == "alive\n"
+
+
+SLEEPS = "import subprocess\nchild = subprocess.Popen(['sleep', '1000'])\n"
+AWKWARD = {
+    "a name that the kernel cut within a character": (
+        "import os, shutil, subprocess, tempfile\npath = os.path.join(tempfile.mkdtemp(), 'x' * 14 + 'ü')\n"
+        "shutil.copy(shutil.which('sleep'), path)\nchild = subprocess.Popen([path, '1000'])"
+    ),
+    "a thread's name that is no text for a message": (
+        GATE + "threading.Thread(target=gate.wait, name='\\udcff').start()"
+    ),
+    "a thread whose class's attributes raise": (
+        GATE + "class Mine(threading.Thread):\n    @property\n    def function(self): raise ValueError\n"
+        "    @property\n    def name(self): raise ValueError\n    def run(self): gate.wait()\nMine(daemon=True).start()"
+    ),
+    "a loader that failed while it was made": (
+        SLEEPS + "from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter as Loader\n"
+        "failed = Loader.__new__(Loader)"
+    ),
+    "a pool with a closed process": (
+        SLEEPS + "import multiprocessing as mp\npool = mp.get_context('fork').Pool(1)\npool.terminate()\npool.join()\n"
+        "closed = mp.get_context('fork').Process(target=abs, args=[1])\nclosed.start()\nclosed.join()\n"
+        "closed.close()\npool._pool = [closed]"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", AWKWARD)
+def test_nothing_that_was_left_costs_the_save(worker: Any, kind: str) -> None:
+    ended = worker.finish(worker.begin(AWKWARD[kind]))
+    assert ended["reply"]["status"] == "ok" and len(ended["left"]) == 1
