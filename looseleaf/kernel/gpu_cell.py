@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ log = logging.getLogger("looseleaf.kernel")
 # Events of a running cell that wait for the kernel's event loop; beyond it the daemon is not read.
 EVENTS_WAITING_MAX: Final = 256
 WAIT_FOR_ROOM_S: Final = 0.002
+# Events behind a cell's outcome that wait until its version is taken over; more of them are shown at once.
+EVENTS_BEHIND_MAX: Final = 4096
 # Streamed text that waits is sent in messages of about this size.
 STREAM_CHARS_MAX: Final = 1 << 20
 # The worker is killed by the third interrupt, or by one that comes when the first had no effect for so long.
@@ -71,7 +74,11 @@ class GpuCell:
         self._loop = asyncio.get_running_loop()
         self._taken = 0
         self._handled = 0
+        # Its outcome is known.
         self._closed = False
+        # So is what came behind it: later events are somebody else's. Under the lock no event falls between both.
+        self._handed_over = False
+        self._hand_over_lock = threading.RLock()
         self._question: asyncio.Task[None] | None = None
         # Comm messages of the front end that the worker has, by their ids; the results say whether it dealt with them.
         self._comms: dict[str, Future[bool]] = {}
@@ -82,19 +89,24 @@ class GpuCell:
         self._first_interrupt_s = 0.0
 
     def take_event(self, message: Message) -> bool:
-        """Whether it is an event of this cell. On the reader thread; waits while the kernel is far behind."""
-        if message.get("execution_id") != self._execution_id or self._closed:
+        """Whether it is an event of this cell. On the reader thread; waits while the kernel is far behind.
+
+        Once the outcome is known it never waits: the main thread may wait for a reply that only this thread can read.
+        """
+        if message.get("execution_id") != self._execution_id:
             return False
-        while self._taken - self._handled >= EVENTS_WAITING_MAX:
+        while self._taken - self._handled >= EVENTS_WAITING_MAX and not self._is_closed():
             time.sleep(WAIT_FOR_ROOM_S)
-            if self._is_closed():
+        with self._hand_over_lock:
+            if self._handed_over or len(self._waiting) >= EVENTS_BEHIND_MAX:
                 return False
-        self._taken += 1
-        self._loop.call_soon_threadsafe(self._arrive, message)
+            self._taken += 1
+            self._waiting.append(message)
+        self._loop.call_soon_threadsafe(self._arrived.set)
         return True
 
-    def _arrive(self, event: Message | None) -> None:
-        self._waiting.append(event)
+    def _end(self, _done: object) -> None:
+        self._waiting.append(None)
         self._arrived.set()
 
     async def _next(self) -> Message | None:
@@ -110,7 +122,7 @@ class GpuCell:
         result = self._result
         try:
             future = asyncio.wrap_future(self._link.request_future("submit", self._body))
-            future.add_done_callback(lambda _done: self._arrive(None))
+            future.add_done_callback(self._end)
             self._submitted = True
             if self._interrupted_early:
                 self.interrupt()
@@ -128,10 +140,12 @@ class GpuCell:
         return result
 
     def rest(self) -> list[Message]:
-        """Events that came behind the cell's outcome: of what it left running."""
-        rest = [event for event in self._waiting if event is not None]
-        self._waiting.clear()
-        return rest
+        """Events that came behind the cell's outcome: of what it left running. It takes no more of them."""
+        with self._hand_over_lock:
+            self._handed_over = True
+            rest = [event for event in self._waiting if event is not None]
+            self._waiting.clear()
+            return rest
 
     def _handle(self, event: Message) -> None:
         kind = event.get("kind")
@@ -189,6 +203,9 @@ class GpuCell:
                 answer.update(value=await self._ask(prompt, password), refused=False)
             except InputRefused:
                 log.info("input_refused")
+            except Exception:
+                # Without an answer the cell would wait for ever.
+                log.exception("question_failed")
         self._tell("input_reply", answer)
 
     def _stop_asking(self) -> None:
@@ -233,9 +250,10 @@ class GpuCell:
 
 
 def _resolve(future: Future[bool], result: bool) -> None:
-    # Whoever waits may have been cancelled, or be told twice at the cell's end.
-    if not future.done():
+    try:
         future.set_result(result)
+    except InvalidStateError:
+        return  # whoever waits was cancelled, or told by two threads at the cell's end
 
 
 def _log_refusal(future: Future[Any]) -> None:

@@ -216,9 +216,10 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
                 try:
                     self._run = run
                     outcome = await run.run()
+                    # While the run still takes its events: none may overtake those that wait in it.
+                    self._left.cell_ended(run.execution_id, outcome.cell.saved or {}, run.rest)
                 finally:
                     self._run = None
-                self._left.cell_ended(run.execution_id, outcome.cell.saved or {}, run.rest())
                 self._results.take(caches, outcome.reply.get("results"))
                 return self._end_gpu_cell(request, outcome, count, user_expressions)
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
@@ -15,6 +16,8 @@ from looseleaf.protocol.frames import Message
 log = logging.getLogger("looseleaf.kernel")
 
 NAMES_SHOWN_MAX: Final = 3
+# Holds of which no end was heard, as that of a host that went; a session has one or two at a time.
+HELD_MAX: Final = 64
 _KINDS: Final = {"thread": "background thread", "process": "process", "task": "asyncio task"}
 # As docs/not-preserved.md has it.
 _CARRIED: Final = (
@@ -38,16 +41,23 @@ class LeftNotes:
         # What was given up for a GPU cell whose outcome is not known yet: (publisher, pid, what).
         self._given_up: list[tuple[RequestPublisher, int, str]] = []
         self._told: tuple[int, str] = (0, "")
+        # Events that came behind a cell's outcome are told in order: first those that its run kept.
+        self._lock = threading.RLock()
 
-    def cell_ended(self, execution_id: str, saved: Mapping[str, Any], rest: Sequence[Message]) -> None:
-        """A GPU cell has ended; `rest`: events that came behind its outcome. Main thread."""
-        pid = saved.get("pid")
-        if isinstance(pid, int) and pid:
-            self._ran_on(pid)
-            if saved.get("left_running"):
-                self._held[execution_id] = pid
-        for event in rest:
-            self.take(event)
+    def cell_ended(
+        self, execution_id: str, saved: Mapping[str, Any], rest: Callable[[], Sequence[Message]]
+    ) -> None:
+        """A GPU cell has ended; `rest()` gives the events that came behind its outcome, all until then. Main thread."""
+        with self._lock:
+            pid = saved.get("pid")
+            if isinstance(pid, int) and pid:
+                self._ran_on(pid)
+                if saved.get("left_running"):
+                    self._held[execution_id] = pid
+                    while len(self._held) > HELD_MAX:
+                        del self._held[next(iter(self._held))]
+            for event in rest():
+                self._take(event)
 
     def release(self, send: SendRequest) -> None:
         """A GPU cell is about to be submitted: it must not wait for what an earlier one left. Main thread."""
@@ -66,6 +76,10 @@ class LeftNotes:
 
     def take(self, event: Message) -> None:
         """One event; of cells that nobody knows any more it is shown under the newest request."""
+        with self._lock:
+            self._take(event)
+
+    def _take(self, event: Message) -> None:
         kind = event.get("kind")
         try:
             if kind == "output":

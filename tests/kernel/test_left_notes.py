@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import Future
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from looseleaf.errors import Conflict, Unavailable
 from looseleaf.kernel.forwarder import Publishers
-from looseleaf.kernel.left_notes import LeftNotes, describe
+from looseleaf.kernel.left_notes import HELD_MAX, LeftNotes, describe
 
 THREAD = [{"kind": "thread", "name": "T"}]
 
@@ -35,7 +36,7 @@ class Reader:
         return done
 
     def ended(self, execution_id: str, pid: int, left: bool = False, rest: Any = ()) -> None:
-        self.notes.cell_ended(execution_id, {"pid": pid, "left_running": left}, rest)
+        self.notes.cell_ended(execution_id, {"pid": pid, "left_running": left}, lambda: rest)
 
     def news(self, state: str, execution_id: str = "x-1") -> None:
         self.notes.take({
@@ -103,6 +104,30 @@ def test_cluster_that_went_does_not_keep_the_next_cell_from_running(reader: Read
 def test_malformed_event_is_dropped(reader: Reader, event: Any) -> None:
     reader.notes.take(event)
     assert reader.shown == []
+
+
+def test_event_that_comes_while_a_cell_ends_does_not_overtake_those_before_it(reader: Reader) -> None:
+    def late(text: str) -> dict[str, Any]:
+        return {"kind": "output", "message": {"type": "stream", "name": "stdout", "text": text}}
+
+    other = threading.Thread(target=reader.notes.take, args=[late("second")])
+
+    def rest() -> list[dict[str, Any]]:
+        other.start()
+        # Long enough for it to be shown first, were it not for the order.
+        other.join(0.2)
+        return [late("first")]
+
+    reader.notes.cell_ended("x-2", {"pid": 7}, rest)
+    other.join(10)
+    assert [text for _parent, text in reader.shown] == ["first", "second"]
+
+
+def test_holds_whose_end_is_never_told_are_limited(reader: Reader) -> None:
+    for number in range(HELD_MAX + 10):
+        reader.ended(f"lost-{number}", 7, left=True)
+    reader.notes.release(reader.send)
+    assert len(reader.asked) == HELD_MAX and reader.asked[-1][1] == {"execution_id": f"lost-{HELD_MAX + 9}"}
 
 
 def test_describe_names_three_and_counts_the_rest() -> None:

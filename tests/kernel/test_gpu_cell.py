@@ -1,0 +1,104 @@
+"""Events around the end of a submitted cell: none is lost, none overtakes another, none blocks the link."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from looseleaf.kernel.forwarder import Publishers
+from looseleaf.kernel.gpu_cell import EVENTS_BEHIND_MAX, EVENTS_WAITING_MAX, Ask, GpuCell
+
+LIMIT_S = 10.0
+
+
+class Link:
+    """A daemon that answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.submitted: Future[Any] = Future()
+        self.told: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
+
+    def request_future(self, type_: str, body: dict[str, Any]) -> Future[Any]:
+        if type_ == "submit":
+            return self.submitted
+        self.told.put_nowait((type_, body))
+        done: Future[Any] = Future()
+        done.set_result(({}, []))
+        return done
+
+
+class Bench:
+    def __init__(self, ask: Ask | None = None) -> None:
+        self.link: Any = Link()
+        self.shown: list[str] = []
+        publishers = Publishers(
+            lambda _parent, _kind, content, *_: self.shown.append(content["text"]), lambda *_: None, dict
+        )  # fmt: skip
+        self.cell = GpuCell(self.link, {"execution_id": "x"}, publishers.request({}), ask)
+
+    def end(self) -> None:
+        self.link.submitted.set_result(({"saved": {"version": 2}}, []))
+
+
+def output(text: str, execution_id: str = "x") -> dict[str, Any]:
+    message = {"type": "stream", "name": "stdout", "text": text}
+    return {"t": "event", "execution_id": execution_id, "kind": "output", "message": message}
+
+
+async def test_event_behind_the_outcome_is_kept_until_it_is_handed_over() -> None:
+    bench = Bench()
+    bench.cell.take_event(output("before"))
+    bench.end()
+    result = await asyncio.wait_for(bench.cell.run(), LIMIT_S)
+    assert result.saved == {"version": 2} and bench.shown == ["before"]
+    # No turn of the event loop between: the kernel takes the version over meanwhile.
+    late = output("behind")
+    assert bench.cell.take_event(late) and not bench.cell.take_event(output("other", "y"))
+    assert bench.cell.rest() == [late]
+    assert not bench.cell.take_event(output("later")) and bench.cell.rest() == []
+
+
+async def test_events_behind_the_outcome_never_hold_the_reader_up() -> None:
+    bench = Bench()
+    bench.end()
+    await asyncio.wait_for(bench.cell.run(), LIMIT_S)
+    taken: list[bool] = []
+
+    def read() -> None:
+        taken.extend(bench.cell.take_event(output("late")) for _ in range(EVENTS_BEHIND_MAX + EVENTS_WAITING_MAX))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    reader.join(LIMIT_S)
+    assert not reader.is_alive() and taken.count(True) == EVENTS_BEHIND_MAX == len(bench.cell.rest())
+
+
+async def test_reader_that_waits_for_room_goes_on_at_the_outcome() -> None:
+    bench = Bench()
+    for _ in range(EVENTS_WAITING_MAX):
+        bench.cell.take_event({"execution_id": "x", "kind": "unknown"})
+    reader = threading.Thread(target=bench.cell.take_event, args=[output("late")])
+    reader.start()
+    bench.end()
+    await asyncio.wait_for(bench.cell.run(), LIMIT_S)
+    reader.join(LIMIT_S)
+    shown = bench.shown + [event["message"]["text"] for event in bench.cell.rest()]
+    assert not reader.is_alive() and shown == ["late"]
+
+
+@pytest.mark.parametrize("fault", [OSError("no socket"), RuntimeError("a fault of ours")])
+async def test_question_that_cannot_be_asked_is_answered_all_the_same(fault: Exception) -> None:
+    async def ask(_prompt: str, _password: bool) -> str:
+        raise fault
+
+    bench = Bench(ask)
+    bench.cell.take_event({"execution_id": "x", "kind": "input_request", "prompt": "?", "question": 3})
+    run = asyncio.ensure_future(bench.cell.run())
+    kind, body = await asyncio.wait_for(bench.link.told.get(), LIMIT_S)
+    assert kind == "input_reply" and body["refused"] is True and body["question"] == 3
+    bench.end()
+    await asyncio.wait_for(run, LIMIT_S)
