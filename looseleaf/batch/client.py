@@ -24,6 +24,8 @@ from looseleaf.kernel.preparations import PREPARE_REQUEST
 
 # How many cells beyond the one that ended are looked at for the next GPU cell.
 LOOKAHEAD_CELLS: Final = 4
+# A socket's path has at most 107 bytes; what is added to the folder has 40.
+SOCKET_FOLDER_BYTES_MAX: Final = 64
 PREPARE_REPLY_TIMEOUT_S: Final = 60.0
 # Beside a cell that has run for so long the next GPU cell is prepared; shorter ones would only be slowed down.
 PREPARE_AFTER_S: Final = 0.3
@@ -71,7 +73,7 @@ class BatchClient(NotebookClient):
         **kwargs: Any,
     ) -> None:
         # Sockets in a folder of our own: nobody else on the machine reads what a notebook says.
-        self._folder = Path(tempfile.mkdtemp(prefix="looseleaf-kernel-"))
+        self._folder = Path(tempfile.mkdtemp(prefix="looseleaf-kernel-", dir=_folder_of_sockets()))
         manager = AsyncKernelManager(
             kernel_name=KERNEL_NAME,
             kernel_spec_manager=OneSpec(spec or kernel_spec(endpoint=endpoint, env=dict(env or {}))),
@@ -260,6 +262,15 @@ class BatchClient(NotebookClient):
     start_new_kernel_client = run_sync(async_start_new_kernel_client)
     execute_cell = run_sync(async_execute_cell)
     _cleanup_kernel = run_sync(_async_cleanup_kernel)
+
+
+def _folder_of_sockets() -> str | None:
+    """Where sockets' paths stay below the system's limit; None: the usual temporary folder."""
+    usual = tempfile.gettempdir()
+    if len(os.fsencode(usual)) <= SOCKET_FOLDER_BYTES_MAX:
+        return None
+    others = (os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp")
+    return next((folder for folder in others if os.access(folder, os.W_OK)), None)
 
 
 def is_executed(cell: Any) -> bool:

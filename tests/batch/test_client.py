@@ -45,6 +45,17 @@ def test_run_failing_cell_ends_it_and_outputs_stay(daemon: Any, make_notebook: A
     assert nb.cells[1].outputs[0]["ename"] == "ValueError" and nb.cells[2].outputs == []
 
 
+def test_run_with_a_long_name_of_the_temporary_folder_keeps_its_sockets_elsewhere(
+    daemon: Any, make_notebook: Any, tmp_path: Path, monkeypatch: Any
+) -> None:
+    folder = tmp_path / ("t" * 80)
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    nb = make_notebook("1 + 1")
+    assert run_notebook(nb, Pool(str(daemon.path)), folder=tmp_path).failure == ""
+    assert nb.cells[0].outputs[0]["data"]["text/plain"] == "2"
+
+
 def test_run_cell_over_its_time_limit_is_named(daemon: Any, make_notebook: Any, tmp_path: Path) -> None:
     nb = make_notebook("import threading\nthreading.Event().wait(60)")
     result = run_notebook(nb, Pool(str(daemon.path)), folder=tmp_path, timeout_s=1)

@@ -71,7 +71,6 @@ REFUSED = {
     "open file": ("x = open('/dev/null')\ne = 5", {"x": "OPEN_FILE"}),
     "values of a thread": ("import threading\nx = threading.local(); x.a = 5\ne = 5", {"x": "THREAD_LOCAL"}),
     "reduce that raises": ("class A:\n    def __reduce__(s): raise RuntimeError('no')\nx = A()\ne = 5", {"x": "NOT_SERIALIZABLE"}),
-    "context variable": ("import contextvars\nx = contextvars.ContextVar('v', default=1)\ne = 5", {"x": "NOT_SERIALIZABLE"}),
 }  # fmt: skip
 
 
