@@ -77,7 +77,7 @@ class LocalCluster:
         clear_dead(run_dir)
         # The data folder first: as a mere parent it would be made readable by others.
         for folder in (Path(plan.data), Path(plan.data) / "logs", run_dir):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _make_folder(folder)
         process, ready_fd, lifeline_fd = _execute_supervisor(plan, detached)
         try:
             result = _read_result(ready_fd, plan.start_timeout_s + _stop_limit_s(plan.stop_timeout_s))
@@ -222,6 +222,15 @@ def cluster_config(settings: Mapping[str, Any]) -> ClusterConfig:
         return ClusterConfig(**chosen)
     except ValidationError as error:
         raise InvalidArgument("CONFIG_INVALID", config_problem(error)) from error
+
+
+def _make_folder(folder: Path) -> None:
+    """Makes it, readable by this user only; raises InvalidArgument CONFIG_INVALID."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        text = f"the folder {folder} cannot be made ({error.strerror}): name another with --data or LOOSELEAF_DATA"
+        raise InvalidArgument("CONFIG_INVALID", text) from error
 
 
 def clear_dead(run_dir: Path) -> None:

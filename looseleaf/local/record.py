@@ -73,7 +73,7 @@ def read_record(run_dir: Path) -> ClusterRecord | None:
         value: dict[str, Any] = json.loads(path.read_text())
         services = {name: ServiceRecord(**service) for name, service in value.pop("services").items()}
         return ClusterRecord(services=services, **value)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise Corrupt(

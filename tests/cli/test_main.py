@@ -84,6 +84,16 @@ def test_commands_without_a_cluster_say_so_in_one_message(capsys: Any) -> None:
     assert (code, "no cluster runs" in out) == (0, True)
 
 
+@pytest.mark.parametrize("command", ["up", "down", "status", "doctor"])
+@pytest.mark.parametrize("place", ["file", "file/below", "/proc/none"])
+def test_data_folder_that_cannot_be_is_named(capsys: Any, tmp_path: Path, command: str, place: str) -> None:
+    (tmp_path / "file").touch()
+    code, out, err = run(capsys, command, "--data", tmp_path / place)
+    assert str(tmp_path / place) in out + err
+    if command == "up":
+        assert (code, out) == (2, "") and err.startswith("looseleaf: CONFIG_INVALID: ")
+
+
 def test_bad_settings_are_named(capsys: Any, tmp_path: Path) -> None:
     code, _out, err = run(capsys, "up", "--data", tmp_path / "d", "--hosts", "99")
     assert (code, "CONFIG_INVALID: hosts" in err) == (2, True)
