@@ -219,14 +219,15 @@ def check_jupyter() -> Check:
     manager = KernelSpecManager()
     specs = manager.get_all_specs()
     ours = [name for name, spec in specs.items() if "looseleaf.kernel" in spec["spec"].get("argv", [])]
+    cure = "`looseleaf kernel install --sys-prefix`"
     if not ours:
         searched = os.pathsep.join(manager.kernel_dirs)
-        return Check("jupyter", "warn", f"no LooseLeaf kernel in {searched}", "`looseleaf kernel install`")
+        return Check("jupyter", "warn", f"no LooseLeaf kernel in {searched}", cure)
     # A bare "python", as in an installed wheel's kernelspec, Jupyter replaces by its own interpreter.
     pythons = {name: specs[name]["spec"]["argv"][0] for name in ours}
     missing = [name for name, python in pythons.items() if python != "python" and not shutil.which(python)]
     if missing:
-        return Check("jupyter", "fail", f"{missing[0]} names an interpreter that is gone", "`looseleaf kernel install`")
+        return Check("jupyter", "fail", f"{missing[0]} names an interpreter that is gone", cure)
     return Check("jupyter", "ok", ", ".join(f"{name} at {specs[name]['resource_dir']}" for name in ours))
 
 

@@ -64,5 +64,5 @@ def list_kernels(as_json: JsonOption = False) -> None:
         print_json(found)
         return
     rows = [[item["name"], item["display_name"], item["python"], item["folder"]] for item in found]
-    empty = "no LooseLeaf kernelspec is installed: `looseleaf kernel install --user`"
+    empty = "no LooseLeaf kernelspec is installed: `looseleaf kernel install --sys-prefix`"
     print_table("LooseLeaf kernels", ["name", "shown as", "python", "folder"], rows, empty)

@@ -179,7 +179,8 @@ def _show(reports: list[NotebookReport], pool: Pool, written: list[Path]) -> Non
         console = Console(width=240)
 
     def say(line: str) -> None:
-        console.print(line, markup=False, highlight=False)
+        # A line of a file stays one; a terminal wraps at words.
+        console.print(line, markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
     for report in reports:
         if len(reports) > 1:
@@ -191,10 +192,11 @@ def _show(reports: list[NotebookReport], pool: Pool, written: list[Path]) -> Non
         if len(reports) > 1:
             say("")
     if len(reports) > 1:
-        say(f"{len(reports)} notebooks, {sum(report.outcome == 'ok' for report in reports)} of them ran to their end")
+        say(f"{sum(report.outcome == 'ok' for report in reports)} of {len(reports)} notebooks ran to the end")
     cells = [cell for report in reports for cell in report.cells]
     totals = tables.total_lines(totals_of(cells))
-    for line in (*totals, tables.host_line(cells), tables.delays_line(pool.device, pool.delays)):
+    delays = tables.delays_line(pool.device, pool.delays) if any(cell.label == "gpu" for cell in cells) else ""
+    for line in (*totals, tables.host_line(cells), delays):
         if line:
             say(line)
     outputs = [report.output for report in reports if report.outcome != "skipped"]

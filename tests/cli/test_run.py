@@ -80,7 +80,7 @@ def test_run_several_notebooks_with_reports_and_parameters(
     cells = nbformat.read(tmp_path / "out" / "good.ipynb", as_version=4).cells
     assert cells[1].metadata.tags == ["injected-parameters"] and cells[2].outputs[0]["text"] == "3 ['a', 'b'] 3\n"
     assert "bad.ipynb has no cell tagged parameters" in said.err and "[2/2] " in said.err
-    assert "good.ipynb: ran, 3 CPU and 0 GPU cells" in said.out and "1 of them ran to their end" in said.out
+    assert "good.ipynb: ran, 3 CPU and 0 GPU cells" in said.out and "\n1 of 2 notebooks ran to the end\n" in said.out
     assert "bad.ipynb: cell c0 failed: ZeroDivisionError" in said.err
     found = json.loads(report.read_text())
     assert [nb["outcome"] for nb in found["notebooks"]] == ["ok", "cell_failed"] and len(found["cells"]) == 5
