@@ -56,9 +56,10 @@ def refuse_unsaved(manifest: Manifest, names: Iterable[str]) -> None:
     wanted = set(names)
     for entry in manifest.unsaved:
         if entry.name in wanted:
+            part = f" (at {entry.path})" if entry.path != entry.name else ""
             raise PreconditionFailed(
                 "UNSAVED_VARIABLE",
-                f"this cell needs {entry.name!r}, which could not be moved: {entry.detail or entry.reason} (at "
-                f"{entry.path}); make it in the same cell that uses it; nothing was run",
+                f"this cell needs {entry.name!r}, which could not be moved{part}: {entry.detail or entry.reason}; "
+                f"make {entry.name!r} in the same cell that uses it; nothing was run",
                 name=entry.name, path=entry.path, cause=entry.reason,
             )  # fmt: skip
