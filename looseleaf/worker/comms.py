@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from comm.base_comm import BaseComm
 from looseleaf.protocol import fields
 from looseleaf.protocol.frames import Message
 from looseleaf.worker.origin import under
+
+log = logging.getLogger("looseleaf.worker")
 
 Publish = Callable[[dict[str, Any]], None]
 # (the message's id, whether nobody here could serve it: the cell had ended, or no such comm is in this process)
@@ -99,6 +102,11 @@ class CommInbox:
             try:
                 with under(origin):
                     served = _dispatch(fields.mapping(message, "message"))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
+                # `sys.exit()` in a callback, for one: only the callback is over, not the cell that awaits meanwhile.
+                log.info("callback_left kind=%s", type(error).__name__)
             finally:
                 self._done(origin, not served)
 

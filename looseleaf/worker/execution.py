@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import sys
 from typing import Any, Final
 
@@ -15,8 +16,11 @@ from looseleaf.worker.origin import ORIGIN
 from looseleaf.worker.result_cache import tell_results
 from looseleaf.worker.shell import WorkerShell, cut
 
+log = logging.getLogger("looseleaf.worker")
+
 # How long an interrupted cell that awaits may go on with its own `except` and `finally`.
 ABANDON_LIMIT_S: Final = 1.0
+ABANDON_TRIES_MAX: Final = 8
 
 
 class CellRunner:
@@ -53,15 +57,28 @@ class CellRunner:
             # Only an interrupt at the edge of the cell comes here, or a fault of a library's event hook.
             if not replies:
                 self._abandon(task)
-                replies.append(self._failed(error, execution_count))
+                replies.append(self._reply_after(error, task, execution_count))
         return replies[0]
 
     def _abandon(self, task: asyncio.Task[ExecutionResult]) -> None:
         """Takes the cell off the loop, where it would go on, or even begin, in the middle of the next one."""
         task.cancel()
-        self.loop.run_until_complete(asyncio.wait([task], timeout=ABANDON_LIMIT_S))
-        if task.done() and not task.cancelled():
-            task.exception()  # read, so that asyncio does not report it as lost
+        waiting = self.loop.create_task(asyncio.wait([task], timeout=ABANDON_LIMIT_S))
+        for _try in range(ABANDON_TRIES_MAX):
+            try:
+                self.loop.run_until_complete(waiting)
+                return
+            except BaseException as error:
+                # The run that was left may have had its stop on the way: it stops this one.
+                log.info("abandon_left kind=%s", type(error).__name__)
+
+    def _reply_after(
+        self, error: BaseException, task: asyncio.Task[ExecutionResult], execution_count: int
+    ) -> dict[str, Any]:
+        """The reply of a cell whose run was left with `error`: its own if it had ended by then."""
+        if task.done() and not task.cancelled() and task.exception() is None:
+            return self._reply(task.result(), execution_count)
+        return self._failed(error, execution_count)
 
     async def _run(self, source: str, cell_id: str | None) -> ExecutionResult:
         shell = self._shell

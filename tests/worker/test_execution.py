@@ -310,3 +310,46 @@ def test_unknown_request_is_refused(worker: Worker) -> None:
 def test_terminate_ends_the_worker(worker: Worker) -> None:
     os.kill(worker.pid, signal.SIGTERM)
     assert worker.end() == -15
+
+
+@pytest.mark.parametrize("end", ["raise SystemExit", "raise KeyboardInterrupt", "raise GeneratorExit"])
+def test_callback_that_ends_the_process_costs_neither_the_save_nor_the_next_callback(worker: Worker, end: str) -> None:
+    saving = worker.begin(f"""
+import comm, time
+seen = []
+def listen(message):
+    seen.append(message["content"]["data"])
+    if len(seen) == 1:
+        {end}
+one = comm.create_comm(target_name="t")
+one.on_msg(listen)
+input()
+""", allow_stdin=True)  # fmt: skip
+    comm_id = worker.output_until(lambda m: m["type"] == "comm_open")["comm_id"]
+    question = worker.event("input_request")
+    for number in (1, 2):
+        message = {"type": "comm_msg", "comm_id": comm_id, "data": {"n": number}, "metadata": {}, "buffers": []}
+        worker.link.send_event("comm", {"origin": f"comm-{number}", "message": message})
+    worker.answer(question, "")
+    assert worker.finish(saving)["reply"]["status"] == "ok" and worker.saved["version"] == 1
+    assert worker.run("print([data['n'] for data in seen])", 2)["status"] == "ok" and worker.text() == "[1, 2]\n"
+
+
+def test_callback_that_exits_does_not_end_the_cell_that_awaits(worker: Worker) -> None:
+    saving = worker.begin("""
+import asyncio, comm
+second = asyncio.Event()
+def listen(message):
+    if message["content"]["data"]["n"] == 1:
+        raise SystemExit
+    second.set()
+one = comm.create_comm(target_name="t")
+one.on_msg(listen)
+await second.wait()
+print("went on")
+""")
+    comm_id = worker.output_until(lambda m: m["type"] == "comm_open")["comm_id"]
+    for number in (1, 2):
+        message = {"type": "comm_msg", "comm_id": comm_id, "data": {"n": number}, "metadata": {}, "buffers": []}
+        worker.link.send_event("comm", {"origin": f"comm-{number}", "message": message})
+    assert worker.finish(saving)["reply"]["status"] == "ok" and worker.text() == "went on\n"
