@@ -116,12 +116,13 @@ def process_line(cells: list[CellRecord], kernel_pid: int | None) -> str:
 
 
 def unsaved_lines(cells: list[CellRecord]) -> list[str]:
-    """What could not be saved, one line each."""
-    return [
-        f"{cell.id}: {item.get('name')} was not saved ({item.get('reason')} at {item.get('path')})"
-        for cell in cells
-        for item in cell.unsaved
-    ]
+    """What could not be saved and after which cells, one line each."""
+    where: dict[str, list[str]] = {}
+    for cell in cells:
+        for item in cell.unsaved:
+            what = f"{item.get('name')} was not saved ({item.get('reason')} at {item.get('path')})"
+            where.setdefault(what, []).append(cell.id)
+    return [f"{', '.join(found)}: {what}" for what, found in where.items()]
 
 
 def _packages(packages: list[str]) -> str:
