@@ -79,7 +79,8 @@ def run(
     timeout: Annotated[float | None, typer.Option(min=0.1, help="Limit of one cell in seconds.")] = None,
     endpoint: Annotated[str, typer.Option(help="A daemon's kernel socket; default: of the running cluster.")] = "",
     gpus: Annotated[int | None, typer.Option(min=0, help="GPUs, if a cluster is started for the run.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cuda, emulated or none, as for --gpus.")] = None,
+    device: Annotated[str | None, typer.Option(
+        help="auto, cuda, emulated or none, if a cluster is started for the run.")] = None,
     no_delays: Annotated[bool, typer.Option(
         "--no-delays", help="Virtual GPUs of a started cluster do not imitate the times of a real attach.")] = False,
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -12,6 +12,9 @@ from looseleaf.cli.session import SessionArgument, ask_store
 
 if TYPE_CHECKING:
     from looseleaf.checkpoint.manifest import Manifest, UnitHeader
+
+# A value in a table; `--json` has all that the manifest keeps of it.
+VALUE_CHARS_MAX: Final = 60
 
 VersionOption = Annotated[int, typer.Option("--version", min=0, help="Which version; 0: the newest.")]
 
@@ -41,7 +44,9 @@ def list_variables(
     if as_json:
         print_json({"session_id": session_id, "version": manifest.version, "saved": saved, "unsaved": unsaved})
         return
-    rows = [[entry["name"], entry["type"], entry["shape"], entry["device"], entry["preview"]] for entry in saved]
+    rows = [
+        [entry["name"], entry["type"], entry["shape"], entry["device"], shortened(entry["preview"])] for entry in saved
+    ]
     rows += [[entry["name"], "not saved", "-", "-", f"{entry['reason']} at {entry['path']}"] for entry in unsaved]
     title = f"variables of {session_id} at version {manifest.version}"
     print_table(title, ["name", "type", "shape", "device", "value"], rows, "the session has no saved variables")
@@ -95,7 +100,7 @@ def show_changes(
         return
     rows = []
     for entry in found:
-        texts = ["-" if header is None else _described(header)["preview"] for header in (entry.before, entry.after)]
+        texts = ["-" if header is None else shortened(header.preview) for header in (entry.before, entry.after)]
         if entry.why_unsaved is not None:
             texts[1] = f"{entry.why_unsaved.reason} at {entry.why_unsaved.path}"
         rows.append([entry.name, entry.kind, *texts, format_bytes(entry.moved_bytes) if entry.moved_bytes else "-"])
@@ -112,6 +117,11 @@ def read_manifest(session_id: str, version: int, data: Path | None, timeout_s: f
     request = pb.GetManifestRequest(session_id=session_id, version=version)
     answer = ask_store(data, lambda store: store.GetManifest(request, timeout_s=timeout_s))
     return decode_manifest(answer.manifest) if answer.manifest else Manifest(SessionId(session_id))
+
+
+def shortened(text: str) -> str:
+    """The text, or its beginning and an ellipsis: at most VALUE_CHARS_MAX characters."""
+    return text if len(text) <= VALUE_CHARS_MAX else text[: VALUE_CHARS_MAX - 1] + "…"
 
 
 def _described(header: UnitHeader) -> dict[str, Any]:
