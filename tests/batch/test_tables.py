@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
@@ -63,7 +64,10 @@ def test_lines_tell_gpu_time_starts_and_processes() -> None:
 
 def test_unsaved_values_are_told_by_cell_and_place() -> None:
     cell = CellRecord("c", unsaved=[{"name": "it", "reason": "LIVE_ITERATOR", "path": "it[0]"}])
+    again = replace(cell, id="d", unsaved=[*cell.unsaved, {"name": "t", "reason": "THREAD", "path": "t"}])
     assert unsaved_lines([cell, CPU]) == ["c: it was not saved (LIVE_ITERATOR at it[0])"]
+    assert unsaved_lines([cell, CPU, again]) == [
+        "c, d: it was not saved (LIVE_ITERATOR at it[0])", "d: t was not saved (THREAD at t)"]
 
 
 def test_delays_are_told_where_they_matter() -> None:
