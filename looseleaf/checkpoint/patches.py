@@ -44,21 +44,29 @@ def _is_of_session(value: Any, namespace: Mapping[str, Any]) -> bool:
     return isinstance(value, type) and value.__module__ == SESSION_MODULE and not is_importable(value)
 
 
-def apply_patches(patches: Patches) -> None:
-    """Sets them again. Settings never import their module: they wait until a cell does."""
+def apply_patches(patches: Patches) -> list[str]:
+    """Sets them again; returns what could not be, as of a module that a cell made itself and no import finds.
+
+    Settings never import their module: they wait until a cell does.
+    """
+    problems: list[str] = []
     settings: dict[str, dict[str, Any]] = {}
     for (module_name, attribute), value in patches.items():
         if type(value) in _PLAIN:
             settings.setdefault(module_name, {})[attribute] = value
         else:
-            __import__(module_name)
-            setattr(sys.modules[module_name], attribute, value)
+            try:
+                __import__(module_name)
+                setattr(sys.modules[module_name], attribute, value)
+            except (Exception, SystemExit) as error:
+                problems.append(f"{module_name}.{attribute} could not be set ({type(error).__name__})")
     for hook in _waiting.values():
         hook.stop()
     _waiting.clear()
     for module_name, values in settings.items():
         _waiting[module_name] = PostImportHook(module_name, partial(_set, module_name, values))
         _waiting[module_name].start()
+    return problems
 
 
 def _set(module_name: str, values: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ imported, keeps what the last version said. Libraries are asked only if the sess
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import re
@@ -18,6 +19,8 @@ from looseleaf.checkpoint import import_filters, library_state
 from looseleaf.checkpoint.manifest import Unsaved
 from looseleaf.checkpoint.warning_filters import WarningFilters
 from looseleaf.devices.hook import PostImportHook
+
+log = logging.getLogger("looseleaf.checkpoint")
 
 Record = dict[str, Any]
 # Variables that we, the scheduler or the numeric libraries set for this very process.
@@ -37,7 +40,7 @@ class ProcessState:
         self._original: dict[str, str] = dict(os.environ)
         self._changed: set[str] = set()
         self._warnings = WarningFilters()
-        # Sections that wait for their library, and what watches for its import.
+        # Sections that wait for their library or could not be set, and what watches for imports.
         self._pending: set[str] = set()
         self._hooks: list[PostImportHook] = []
 
@@ -55,10 +58,15 @@ class ProcessState:
             "random": random.getstate(),
         }
         for name, section in library_state.SECTIONS.items():
-            if name not in self._pending and section.is_visible():
-                record[name] = section.read(last.get(name, {}))
-            elif name in last:
+            if name in last:
                 record[name] = last[name]
+            if name not in self._pending and section.is_visible():
+                try:
+                    record[name] = section.read(last.get(name, {}))
+                except Exception as error:
+                    # A library of another version, or what a person put in its place: the variables move all the same.
+                    path = f"the settings of {name}"
+                    unsaved.append(Unsaved(path, "NOT_SERIALIZABLE", path, f"{type(error).__name__} as they were read"))
         return record, unsaved
 
     def _read_environment(self, last: Mapping[str, str | None]) -> tuple[dict[str, str | None], list[Unsaved]]:
@@ -94,15 +102,21 @@ class ProcessState:
             self._forget_hooks()
             for name, section in library_state.SECTIONS.items():
                 if name in record:
-                    self._apply_section(name, section, record[name])
+                    self._apply_section(name, section, record[name], problems)
             if "random" in record:
                 random.setstate(record["random"])
         return problems
 
-    def _apply_section(self, name: str, section: library_state.Section, values: Any) -> None:
+    def _apply_section(self, name: str, section: library_state.Section, values: Any, problems: list[str]) -> None:
         """Now, or when the person imports the library: its first draw must come from the session's stream."""
         if section.is_visible():
-            section.apply(values)
+            try:
+                section.apply(values)
+            except Exception as error:
+                # Such as an extension of the shell that cannot be loaded here: no variable must be lost for it. What
+                # is set here instead is not the session's: `read` keeps what the version said.
+                self._pending.add(name)
+                problems.append(f"{name} settings could not be followed ({type(error).__name__})")
             return
         if section.library is None:
             return
@@ -110,7 +124,12 @@ class ProcessState:
 
         def when_imported() -> None:
             self._pending.discard(name)
-            section.apply(values)
+            try:
+                section.apply(values)
+            except Exception as error:
+                # It would come out of the person's import statement.
+                self._pending.add(name)
+                log.warning("settings_not_followed section=%s error=%s", name, type(error).__name__)
 
         hook = PostImportHook(section.library, when_imported)
         self._hooks.append(hook)

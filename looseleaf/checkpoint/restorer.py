@@ -100,7 +100,7 @@ class Restorer:
         unit_id = self._manifest.process_state
         assert unit_id is not None
         record: dict[str, Any] = loader.loaded[unit_id]
-        apply_patches(record.get("patches", {}))
+        self.problems += apply_patches(record.get("patches", {}))
         self.problems += self._tracker.process.apply(record, before_objects=False)
         self._tracker.record = record
         self._tracker.applied_process_state = self._manifest.units[unit_id].hash

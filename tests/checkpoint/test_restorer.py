@@ -51,3 +51,49 @@ r = tracker.restore(["a", "b", "c", "d"])
 result = [sorted(r.restored), sorted((f.name, f.reason) for f in r.failed), check("float(c[0])")]
 """)
     assert result == [["a", "c"], [["b", "REGIONS_LOST"], ["d", "REGIONS_LOST"]], 2.0]
+
+
+def test_setting_that_this_process_cannot_follow_costs_no_variable(process):
+    process("""
+cell('''
+import sys, types
+made = types.ModuleType("made_here")
+made.f = lambda: 7
+sys.modules["made_here"] = made
+x = 41
+''')
+save()
+""")
+    result = process("""
+from looseleaf.checkpoint import library_state
+section = library_state.SECTIONS["logging"]
+def fails(values):
+    raise RuntimeError("this version of the library has other settings")
+library_state.SECTIONS["logging"] = library_state.Section(None, section.is_visible, section.read, fails)
+r = tracker.restore(["x"])
+logging_before = tracker.record["logging"]
+import logging
+logging.root.setLevel(5)
+cell("x = x + 1")
+save()
+kept = tracker.record["logging"]["level"] == logging_before["level"] != 5
+result = [check("x"), sorted(p.partition(" ")[0] for p in r.problems), kept, len(tracker.record["patches"])]
+""")
+    assert result == [42, ["logging", "made_here.f"], True, 1]
+
+
+def test_settings_that_cannot_be_read_are_named_and_cost_no_variable(process):
+    result = process("""
+cell("import decimal; decimal.getcontext().prec = 9; x = 1")
+save()
+from looseleaf.checkpoint import library_state
+section = library_state.SECTIONS["decimal"]
+def fails(last):
+    raise AttributeError("this version of the library has other settings")
+library_state.SECTIONS["decimal"] = section._replace(read=fails)
+cell("x = 2")
+r = save()
+result = [[(u.name, u.reason) for u in tracker.manifest.unsaved], tracker.record["decimal"]["prec"]]
+""")
+    assert result == [[["the settings of decimal", "NOT_SERIALIZABLE"]], 9]
+    assert process("restore('x'); result = check('x')") == 2
