@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -21,6 +22,8 @@ from looseleaf.ids import UnitId
 
 if TYPE_CHECKING:
     from looseleaf.checkpoint.tracker import StateTracker
+
+log = logging.getLogger("looseleaf.checkpoint")
 
 IMPORT_ERROR_CHARS_MAX: Final = 500
 
@@ -102,6 +105,8 @@ class Restorer:
         record: dict[str, Any] = loader.loaded[unit_id]
         self.problems += apply_patches(record.get("patches", {}))
         self.problems += self._tracker.process.apply(record, before_objects=False)
+        for problem in self.problems:
+            log.warning("state_not_followed %s", problem)
         self._tracker.record = record
         self._tracker.applied_process_state = self._manifest.units[unit_id].hash
 
