@@ -69,6 +69,8 @@ class WarningFilters:
         self._recorded: list[Filter] = []
         self._waiting: list[Filter] = []
         self._hooks: list[PostImportHook] = []
+        # The list that was set: inside `catch_warnings` another stands in its place.
+        self._list: Any = warnings.filters
 
     def read(self) -> list[Filter]:
         """The filters now, with those that still wait for their libraries."""
@@ -82,7 +84,8 @@ class WarningFilters:
         here = [by_category(entry) for entry in self._recorded]
         waiting = [entry for entry, found in zip(self._recorded, here, strict=True) if found is None]
         self._waiting = waiting[:WAITING_MAX]
-        _set([found for found in here if found is not None])
+        self._list = warnings.filters
+        _set(self._list, [found for found in here if found is not None])
         modules = dict.fromkeys(entry[_CATEGORY][0] for entry in self._waiting)
         self._hooks = [PostImportHook(module, self._catch_up) for module in modules]
         for hook in self._hooks:
@@ -92,10 +95,15 @@ class WarningFilters:
         """Sets those filters whose libraries have come."""
         arrived = [entry for entry in self._waiting if by_category(entry) is not None]
         self._waiting = [entry for entry in self._waiting if entry not in arrived]
-        named = merged([by_category_name(entry) for entry in warnings.filters], self._recorded, arrived)
-        _set([found for found in map(by_category, named) if found is not None])
+        # A person's `with catch_warnings(): import ...` ends the list of now; the filters outlive it.
+        lists: list[Any] = [self._list]
+        if warnings.filters is not self._list:
+            lists.append(warnings.filters)
+        for filters in lists:
+            named = merged([by_category_name(entry) for entry in filters], self._recorded, arrived)
+            _set(filters, [found for found in map(by_category, named) if found is not None])
 
 
-def _set(filters: list[Filter]) -> None:
-    warnings.filters[:] = filters  # type: ignore[index]
+def _set(filters: Any, wanted: list[Filter]) -> None:
+    filters[:] = wanted
     warnings._filters_mutated()  # type: ignore[attr-defined]

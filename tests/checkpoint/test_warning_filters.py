@@ -51,6 +51,16 @@ def test_filter_of_a_library_waits_for_it_and_is_still_part_of_the_state(library
         warnings.warn("odd", arrived.OddWarning, stacklevel=1)
 
 
+def test_filter_of_a_library_outlives_the_block_in_which_it_was_imported(library: None) -> None:
+    state = WarningFilters()
+    state.apply([odd("error"), LAST])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import looseleaf_warns_for_test as arrived
+    assert warnings.filters == [("error", None, arrived.OddWarning, None, 0), LAST]
+    assert state.read() == [odd("error"), LAST]
+
+
 def test_second_state_takes_the_place_of_the_first(library: None) -> None:
     state = WarningFilters()
     state.apply([odd("error"), LAST])
