@@ -1,4 +1,4 @@
-"""SIGINT while a cell runs elsewhere: a call instead of a KeyboardInterrupt in the kernel's event loop."""
+"""SIGINT around cells: a KeyboardInterrupt in their own code only, a call while they run elsewhere."""
 
 from __future__ import annotations
 
@@ -35,6 +35,41 @@ def interrupts_ignored() -> Iterator[None]:
     """Inside, SIGINT does nothing: from a cell's end to its reply nothing is left to interrupt. Main thread only."""
     with _handling(lambda _number, _frame: None):
         yield
+
+
+class RequestInterrupts:
+    """SIGINT from a request's arrival to its reply: what comes too early or too late breaks nothing off.
+
+    Outside the main thread, where no signal arrives, all of it does nothing.
+    """
+
+    def __init__(self) -> None:
+        self._is_pending = False
+
+    def _note(self, _number: int, _frame: FrameType | None) -> None:
+        self._is_pending = True
+
+    @contextmanager
+    def kept(self) -> Iterator[None]:
+        """Inside, an interrupt is only remembered."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        self._is_pending = False
+        with _handling(self._note):
+            yield
+
+    @contextmanager
+    def raised(self) -> Iterator[None]:
+        """Inside `kept`: the cell and what is done for it. There an interrupt raises, and one that came before."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        with _handling(signal.default_int_handler):
+            if self._is_pending:
+                self._is_pending = False
+                raise KeyboardInterrupt
+            yield
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from looseleaf.kernel.forwarder import (
 )
 from looseleaf.kernel.gpu_run import CellFrame, GpuRun, GpuRunOutcome
 from looseleaf.kernel.idle_commits import IdleCommits
-from looseleaf.kernel.interrupts import interrupts_call, interrupts_ignored
+from looseleaf.kernel.interrupts import RequestInterrupts, interrupts_call, interrupts_ignored
 from looseleaf.kernel.left_notes import LeftNotes
 from looseleaf.kernel.logs import log_to_file
 from looseleaf.kernel.main_thread import call_on
@@ -74,6 +74,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         self._run: GpuRun | None = None
         self._reports = PendingReports()
         self._idle_commits = IdleCommits(self._commit_idle)
+        self._interrupts = RequestInterrupts()
         self._main_loop: asyncio.AbstractEventLoop | None = None
         self._preparations = Preparations(self.looseleaf.prepare, self._commit_first)
         self._edits: set[asyncio.Task[None]] = set()
@@ -93,6 +94,11 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
             self.shell_handlers[message_type] = self._traffic.handler(message_type, self.shell_handlers[message_type])
 
     # -- running cells ---------------------------------------------------------------------------------
+
+    async def execute_request(self, stream: Any, ident: Any, parent: Any) -> None:
+        """As ipykernel's; there an interrupt just before or after the cell leaves the request unanswered."""
+        with self._interrupts.kept():
+            await super().execute_request(stream, ident, parent)
 
     async def do_execute(
         self,
@@ -123,7 +129,8 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         self._busy = True
         try:
             request = CellRequest.of(code, cell_id, cell_meta)
-            return await self._run_somewhere(request, run_here, user_expressions, allow_stdin)
+            with self._interrupts.raised():
+                return await self._run_somewhere(request, run_here, user_expressions, allow_stdin)
         except LooseLeafError as error:
             return self._refuse(code, error.reason, error_text(error))
         except KeyboardInterrupt:
@@ -144,7 +151,8 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         if on_main_thread:
             self._busy = True
         try:
-            return await run_here()
+            with self._interrupts.raised():
+                return await run_here()
         finally:
             if on_main_thread:
                 self._busy = False

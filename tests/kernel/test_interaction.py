@@ -295,3 +295,39 @@ def test_thread_left_by_a_cell_is_no_reason_to_miss_its_changes(notebook: Any) -
     assert reply["content"]["status"] == "ok"
     assert notebook.ok("%%gpu\nprint(seen)").text == "['late']\n"
     notebook.ok("go2.set(); worker.join(); del worker, go, done, go2")
+
+
+INTERRUPT_AT = """
+import os, signal
+kernel, stock = get_ipython().kernel, get_ipython().kernel.{method}
+def interrupting(*args, **kwargs):
+    result = stock(*args, **kwargs)
+    if armed.pop():
+        del kernel.{method}
+        os.kill(os.getpid(), signal.SIGINT)
+    return result
+armed = {armed}
+kernel.{method} = interrupting
+"""
+
+
+@pytest.mark.parametrize("code", ["1 + 1", "%%gpu\nlong"])
+@pytest.mark.parametrize(
+    ("method", "armed"), [("_publish_execute_input", [True]), ("finish_metadata", [True, False])],
+    ids=["before", "after"],
+)
+def test_interrupt_at_the_edge_of_a_cell_leaves_no_request_unanswered(
+    notebook: Any, daemon: Any, method: str, armed: list[bool], code: str
+) -> None:
+    async def play(run: Any) -> Any:
+        await run.ended()
+        return run.saved(run.body["version"])
+
+    daemon.plays["long"] = play
+    notebook.ok(INTERRUPT_AT.format(method=method, armed=armed))
+    outcome = notebook.run(code)
+    if method == "finish_metadata":
+        assert outcome.reply["status"] == "ok"
+    else:
+        assert outcome.error[0] == "KeyboardInterrupt"
+    assert notebook.ok("'alive'").result == "'alive'"
