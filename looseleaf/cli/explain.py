@@ -46,7 +46,7 @@ def explain(
     cells = explain_notebook(read_notebook(notebook), notebook.resolve().parent)
     chosen = [_find(cells, cell)] if cell else cells
     if as_json:
-        print_json({"notebook": str(notebook), "cells": [_plain(c) for c in chosen]})
+        print_json({"notebook": notebook.name, "order": "document", "cells": [plain_cell(c) for c in chosen]})
     elif cell:
         _show_one(chosen[0])
     else:
@@ -85,9 +85,33 @@ def _find(cells: list[ExplainedCell], wanted: str) -> ExplainedCell:
     raise NotFound("CELL_UNKNOWN", f"no code cell has the id or number {wanted!r}; it has {len(cells)} code cells")
 
 
-def _plain(cell: ExplainedCell) -> dict[str, Any]:
-    plain = cell.analysis.recipe.to_map()
-    return {**plain, "index": cell.index, "state_names": list(cell.analysis.state_names)}
+def plain_cell(cell: ExplainedCell) -> dict[str, Any]:
+    """What `--json` prints of a cell; docs/explain.md says what each key means."""
+    from looseleaf.recipe import DeviceLabel, cell_packages
+
+    analysis, facts, recipe = cell.analysis, cell.analysis.facts, cell.analysis.recipe
+    deletes = facts.deletes | facts.may_delete
+    named = analysis.closure.named
+    packages = cell_packages(analysis)
+    return {
+        "id": cell.cell_id,
+        "index": cell.index,
+        "needs": sorted(named),
+        "needs_types": sorted(analysis.closure.state - named),
+        "packages": sorted(packages.named),
+        "packages_types": sorted(packages.through_objects),
+        "defines": sorted(facts.defines | analysis.closure.writes),
+        "imports": sorted(facts.imports),
+        "deletes": sorted(deletes),
+        "needs_all": recipe.dynamic,
+        "gpu": recipe.label is DeviceLabel.GPU,
+        "gpu_kind": str(analysis.label.kind),
+        "confidence": recipe.confidence,
+        "reason": recipe.reason,
+        "gpu_count": recipe.gpu_count,
+        "files": list(recipe.file_dependencies),
+        "parsed": not recipe.partial,
+    }
 
 
 def _show_all(cells: list[ExplainedCell]) -> None:

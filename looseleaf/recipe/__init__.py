@@ -10,6 +10,7 @@ from looseleaf.recipe.facts import CellFacts, CodeFacts, source_hash
 from looseleaf.recipe.label import SMALL_READ_BYTES_MAX, DeviceLabel
 from looseleaf.recipe.log import CellRun, ExecutionLog
 from looseleaf.recipe.name_facts import NameFacts, Payload, facts_from_manifest
+from looseleaf.recipe.origins import CellPackages, cell_packages
 from looseleaf.recipe.packages import modules_in
 from looseleaf.recipe.recipe import Analysis, Recipe, analyze, derive_recipe, with_logged_names
 
@@ -17,6 +18,7 @@ __all__ = [
     "SMALL_READ_BYTES_MAX",
     "Analysis",
     "CellFacts",
+    "CellPackages",
     "CellRun",
     "CodeFacts",
     "DeviceLabel",
@@ -26,6 +28,7 @@ __all__ = [
     "Recipe",
     "analyze",
     "analyze_cell",
+    "cell_packages",
     "derive_recipe",
     "facts_from_manifest",
     "modules_in",

@@ -43,6 +43,7 @@ class CodeFacts:
 class Binding:
     """One name that the cell binds at top level; later ones of a cell stand later in `CellFacts.bindings`.
 
+    `kind`: "code" for what is surely called by this name: a definition, or a lambda that is assigned as such.
     `certain`: every path of the cell that ends without an exception makes it.
     `module`, `attribute`: for an import, the module and what is taken from it (empty: the module itself).
     `submodule`: what `import a.b` loads although it binds `a`.

@@ -9,6 +9,8 @@ from looseleaf.recipe.facts import CellFacts, CodeFacts
 from looseleaf.recipe.results import RESULT_TABLES, all_results, results_read
 from looseleaf.recipe.session_view import SessionView
 
+_CODE_KINDS = frozenset({"function", "class"})
+
 
 @dataclass(frozen=True, slots=True)
 class Closure:
@@ -16,6 +18,7 @@ class Closure:
 
     `state`: live names to restore. `imported`: live names that imports bind; they are bound again, not restored.
     `modules`: importable modules behind both. `writes`: globals that reached code may bind.
+    `named`, `named_modules`: the part of `state` and `modules` that texts spell out; objects lead to the rest.
     `unresolved`: names looked up that are neither live nor bound by the cell (builtins, star imports, mistakes).
     `dynamic`: how the whole namespace is reached, empty if it is not.
     """
@@ -26,6 +29,8 @@ class Closure:
     writes: frozenset[str]
     unresolved: frozenset[str]
     dynamic: str
+    named: frozenset[str]
+    named_modules: frozenset[str]
 
     @property
     def names(self) -> frozenset[str]:
@@ -39,10 +44,18 @@ class _Search:
         self.view = view
         self.needed: set[str] = set()
         self.modules: set[str] = set()
+        self.object_modules: set[str] = set()
         self.writes: set[str] = set()
         self.unresolved: set[str] = set()
         self.dynamic = facts.dynamic
         self._seen: set[tuple[str, frozenset[str]]] = set()
+        self._through_objects: list[tuple[str, frozenset[str]]] = []
+
+    def reach_objects(self) -> None:
+        """Follows what the objects reached so far hold, and what these hold."""
+        while self._through_objects:
+            todo, self._through_objects = self._through_objects, []
+            self.reach(todo)
 
     def reach(self, roots: Iterable[tuple[str, frozenset[str]]]) -> None:
         """Follows names; the second of each pair: names that the cell has surely bound when the name is looked up."""
@@ -58,13 +71,19 @@ class _Search:
                     todo.extend((result, frozenset()) for result in all_results(self.view.live))
                 continue
             self.needed.add(name)
-            for used in self._edges(name):
-                if used not in bound:
-                    todo.append((used, bound))
-                else:
-                    # The cell's own binding hides the session's; its code may still lead back.
-                    todo.extend((n, bound) for n in self._own_code(used, bound))
-            todo.extend((held, frozenset()) for held in self._held(name))
+            todo += self._lookups(self._edges(name), bound)
+            self._through_objects += self._held(name, bound)
+
+    def _lookups(self, names: Iterable[str], bound: frozenset[str]) -> list[tuple[str, frozenset[str]]]:
+        """`names` as the session is asked for them: what the cell has bound hides the session's."""
+        found: list[tuple[str, frozenset[str]]] = []
+        for name in names:
+            if name not in bound:
+                found.append((name, bound))
+            else:
+                # The cell's own code may still lead back.
+                found.extend((used, bound) for used in self._own_code(name, bound))
+        return found
 
     def code(self, codes: Iterable[CodeFacts]) -> set[str]:
         """Notes what `codes` do when they run; the names they read."""
@@ -77,22 +96,30 @@ class _Search:
         return reads
 
     def _edges(self, name: str) -> set[str]:
-        """Names that using `name` may look up."""
+        """Names that using `name` may look up, by its text."""
         definition, recorded = self.view.definition(name), self.view.recorded(name)
-        reads = self.code(definition.codes) if definition is not None else set()
+        reads = self.code(definition.codes) if definition is not None and definition.kind != "value" else set()
         if recorded is not None:
-            reads |= recorded.global_names
-            self.modules |= recorded.modules
-        if definition is not None and (definition.kind == "import" or recorded is None):
+            self.object_modules |= recorded.modules
+            if recorded.kind in _CODE_KINDS:
+                reads |= recorded.global_names
+        if definition is not None and definition.kind == "import":
             self.modules |= definition.modules
+        elif definition is not None and recorded is None:
+            self.object_modules |= definition.modules
         return reads - {name}
 
-    def _held(self, name: str) -> frozenset[str]:
-        """Code that the object holds, where no header tells; a header's unit closure brings it along."""
+    def _held(self, name: str, bound: frozenset[str]) -> list[tuple[str, frozenset[str]]]:
+        """What the object of `name` leads to: by its header, else by the text that made it."""
+        recorded = self.view.recorded(name)
+        if recorded is not None:
+            return self._lookups(recorded.global_names - {name}, bound)
         definition = self.view.definition(name)
-        if definition is None or self.view.recorded(name) is not None:
-            return frozenset()
-        return definition.carries
+        if definition is None:
+            return []
+        # Lambdas inside a value.
+        inside = self.code(definition.codes) if definition.kind == "value" else set()
+        return [*self._lookups(inside, bound), *((held, frozenset()) for held in definition.carries)]
 
     def _own_code(self, name: str, bound: frozenset[str]) -> set[str]:
         reached: set[str] = set()
@@ -121,14 +148,19 @@ def find_closure(facts: CellFacts, view: SessionView) -> Closure:
         # A pickle names classes of the session by their names only.
         classes = [n for n, d in view.log.definitions.items() if d.is_class and n in view.live]
         search.reach((name, frozenset()) for name in classes)
+    named, named_modules = frozenset(search.needed), frozenset(search.modules)
+    search.reach_objects()
     if search.dynamic:
         search.reach((name, frozenset()) for name in view.live)
+        search.reach_objects()
     imported = frozenset(n for n in search.needed if view.is_import(n))
     return Closure(
         state=frozenset(search.needed) - imported,
         imported=imported,
-        modules=frozenset(search.modules),
+        modules=frozenset(search.modules | search.object_modules),
         writes=frozenset(search.writes),
         unresolved=frozenset(search.unresolved),
         dynamic=search.dynamic,
+        named=named - imported,
+        named_modules=named_modules,
     )

@@ -32,6 +32,20 @@ class DeviceLabel(StrEnum):
     GPU = "gpu"
 
 
+class GpuKind(StrEnum):
+    """What a cell has to do with the GPU.
+
+    NONE: nothing. QUERY: it only asks about it. COMPUTE: it makes or uses memory there. RESIDENT: it only touches an
+    object that lives there. SHELL: a shell line does.
+    """
+
+    NONE = "none"
+    QUERY = "query"
+    COMPUTE = "compute"
+    RESIDENT = "resident"
+    SHELL = "shell"
+
+
 @dataclass(frozen=True, slots=True)
 class Label:
     """`reason`: one sentence for people. `confidence`: 0 to 1; below 1 the label may be wrong."""
@@ -39,6 +53,7 @@ class Label:
     label: DeviceLabel
     reason: str
     confidence: float
+    kind: GpuKind = GpuKind.NONE
 
 
 def decide_label(facts: CellFacts, closure: Closure, view: SessionView, *, device_override: str = "") -> Label:

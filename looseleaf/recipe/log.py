@@ -55,6 +55,15 @@ class Definition:
         return any(code.kind == "class" for code in self.codes)
 
 
+def _one_of(old: Definition, new: Definition) -> BindingKind:
+    """The kind of a name that may have either definition."""
+    kinds = {old.kind, new.kind}
+    if "import" in kinds and old.sequence == new.sequence:
+        # `try: import x` with `x = None` where it is missing.
+        return "import"
+    return "code" if "code" in kinds else "value" if "value" in kinds else "import"
+
+
 class ExecutionLog:
     """Runs in sequence order; keeps definitions, not the runs themselves."""
 
@@ -152,7 +161,7 @@ class ExecutionLog:
         old = self._definitions.pop(name, None)
         if old is not None and not definition.certain:
             definition = Definition(
-                old.kind if old.kind != "import" else definition.kind,
+                _one_of(old, definition),
                 definition.sequence,
                 old.certain,
                 codes=(*definition.codes, *(c for c in old.codes if c not in definition.codes)),

@@ -15,7 +15,7 @@ from looseleaf.recipe.session_view import SessionView
 LocalModule = Callable[[str], str | None]
 
 _BUILTINS = frozenset(dir(builtins)) | {"get_ipython", "display", "In", "Out", "__name__", "__file__", "__doc__"}
-_NEVER_IMPORTED = frozenset({"", "__main__", "__mp_main__", "__future__", "builtins", "ipykernel_launcher"})
+NEVER_IMPORTED = frozenset({"", "__main__", "__mp_main__", "__future__", "builtins", "ipykernel_launcher"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +29,16 @@ class ImportClosure:
 def import_closure(facts: CellFacts, closure: Closure, view: SessionView, local: LocalModule) -> ImportClosure:
     """Modules of names read, of import statements, and of the classes of every object in the closure."""
     found = set(closure.modules) | facts.modules
-    if closure.unresolved - _BUILTINS:
-        # A name that nobody bound may come from a star import.
-        found.update(view.log.star_modules)
+    found.update(star_modules_for(closure, view.log.star_modules))
     found.update(facts.star_imports)
     for name in facts.loads & facts.imports:
         found.update(b.module for b in facts.bindings if b.name == name and b.kind == "import")
     return split_local(found, local)
+
+
+def star_modules_for(closure: Closure, star_modules: Iterable[str]) -> Iterable[str]:
+    """The modules of star imports that a closure may take names from: any name that nobody bound."""
+    return star_modules if closure.unresolved - _BUILTINS else ()
 
 
 def split_local(modules: Iterable[str], local: LocalModule) -> ImportClosure:
@@ -43,7 +46,7 @@ def split_local(modules: Iterable[str], local: LocalModule) -> ImportClosure:
     imports: set[str] = set()
     files: set[str] = set()
     for module in modules:
-        if module in _NEVER_IMPORTED or module.startswith("."):
+        if module in NEVER_IMPORTED or module.startswith("."):
             continue
         path = local(module)
         if path is None:

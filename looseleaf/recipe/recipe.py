@@ -88,6 +88,8 @@ class Analysis:
     recipe: Recipe
     facts: CellFacts
     closure: Closure
+    label: Label
+    star_modules: tuple[str, ...] = ()
     state_names: tuple[str, ...] = field(default=())
 
 
@@ -175,7 +177,7 @@ def analyze(
         live_names=sum(not view.is_import(name) for name in view.live),
     )
     state = tuple(sorted(name for name in names if not view.is_import(name)))
-    return Analysis(recipe, facts, closure, state)
+    return Analysis(recipe, facts, closure, label, tuple(log.star_modules), state)
 
 
 def _partial_label(label: Label, *, editing: bool) -> Label:

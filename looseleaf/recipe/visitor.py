@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from looseleaf.recipe.dynamic import dotted, dynamic_reason, imported_modules, namespace_key, root_name
 from looseleaf.recipe.expressions import ExpressionVisitor, Scope, code_facts
-from looseleaf.recipe.facts import CodeFacts
+from looseleaf.recipe.facts import BindingKind, CodeFacts
 from looseleaf.recipe.scopes import ScopeTable
 
 # A `with` on one of these may end its body early without an exception leaving it.
@@ -70,7 +70,8 @@ class CellVisitor(ExpressionVisitor):
         """Binds an assignment's target; `value` is what is known of the expression bound."""
         if isinstance(target, ast.Name):
             codes = _lambdas(value, self.table) if value is not None and not self.scopes else ()
-            self.bind(target.id, expr=value, codes=codes, certain=certain)
+            kind: BindingKind = "code" if isinstance(value, ast.Lambda) else "value"
+            self.bind(target.id, kind, expr=value, codes=codes, certain=certain)
         elif isinstance(target, ast.Starred):
             self.target(target.value, value, certain=certain)
         elif isinstance(target, (ast.Tuple, ast.List)):

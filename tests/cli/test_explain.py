@@ -38,13 +38,16 @@ def explained(notebook: Path, capsys: pytest.CaptureFixture[str], *flags: str) -
 
 def test_explain_json_has_a_recipe_per_code_cell(notebook: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cells = explained(notebook, capsys)
-    assert [c["label"] for c in cells] == ["cpu", "cpu", "gpu", "gpu", "gpu", "cpu"]
+    assert [c["gpu"] for c in cells] == [False, False, True, True, True, False]
     assert [c["index"] for c in cells] == [1, 2, 3, 4, 5, 6]
-    assert cells[0]["file_dependencies"] == ["helper.py"]
+    assert [c["id"] for c in cells] == [f"id{i}" for i in range(1, 7)]
+    assert cells[0]["files"] == ["helper.py"]
+    assert (cells[0]["packages"], cells[0]["imports"]) == (["helper", "torch"], ["helper", "torch"])
     assert cells[2]["reason"] == "The cell's settings ask for the GPU."
-    assert cells[4]["state_names"] == ["m", "y"]
-    assert cells[4]["names"] == ["m", "y"]
-    assert cells[5]["partial"]
+    assert cells[2]["defines"] == ["x", "y"]
+    assert cells[4]["needs"] == ["m", "y"]
+    assert (cells[4]["packages"], cells[4]["packages_types"]) == ([], ["helper", "torch"])
+    assert not cells[5]["parsed"]
 
 
 def test_explain_table_names_label_reason_and_names(notebook: Path, capsys: pytest.CaptureFixture[str]) -> None:

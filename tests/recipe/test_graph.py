@@ -110,3 +110,28 @@ def test_closure_of_the_table_of_results_is_its_entries(ask, source: str, names:
 def test_closure_of_a_persons_own_table_is_that(ask) -> None:
     headers = {"_2": NameFacts(), "Out": NameFacts()}
     assert ask("Out[2]", headers=headers).state_names == ("Out",)
+
+
+@pytest.mark.parametrize(
+    ("cells", "target", "named", "through_objects"),
+    [
+        (["def f(): return 1", "g = map(f, [1])"], "list(g)", {"g"}, {"f"}),
+        (["K = 1", "class C:\n  def m(self): return K", "c = C()"], "c.m()", {"c"}, {"C", "K"}),
+        (["K = 1", "dl = Loader(ds, fn=lambda b: b + K)"], "dl.x", {"dl"}, {"K"}),
+        (["K = 1", "h = lambda b: b + K"], "h(1)", {"h", "K"}, set()),
+    ],
+)
+def test_closure_tells_names_from_what_objects_lead_to(
+    ask, cells: list[str], target: str, named: set[str], through_objects: set[str]
+) -> None:
+    closure = ask(target, *cells).closure
+    assert (closure.named, closure.state - closure.named) == (named, through_objects)
+
+
+def test_closure_of_an_import_with_a_fallback_is_that_of_an_import(ask) -> None:
+    analysis = ask("w.log(1)", "try:\n  import wandb as w\nexcept ImportError:\n  w = None")
+    assert (analysis.state_names, analysis.recipe.imports) == ((), ("wandb",))
+
+
+def test_closure_of_an_import_that_was_replaced_is_that_of_the_value(ask) -> None:
+    assert ask("w.log(1)", "import w", "if c:\n  w = None").state_names == ("w",)
