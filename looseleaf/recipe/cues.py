@@ -61,17 +61,33 @@ _RULES: Final[dict[str, Rule]] = {
     "tensorflow.version": Rule("query"),
     "tensorflow.random.set_seed": Rule("query"),
     "tensorflow.get_logger": Rule("query"),
+    "tensorflow.distribute": Rule("query"),
+    "tensorflow.distribute.MirroredStrategy": Rule("op", 0.6),
+    "tensorflow.tpu": Rule("query"),
+    "tensorflow.keras": Rule("plain"),
+    "tensorflow.summary": Rule("host"),
+    "tensorflow.train": Rule("plain"),
+    "tensorflow.saved_model.load": Rule("resident", 0.8),
+    "tensorflow.executing_eagerly": Rule("query"),
+    "tensorflow.dtypes": Rule("host"),
     "tensorflow.compat": Rule("plain"),
     "tensorflow.function": Rule("transform"),
     "tensorflow.device": Rule("plain"),
     "tensorflow.TensorSpec": Rule("host"),
     "tensorflow_datasets": Rule("host"),
     "keras": Rule("plain"),
+    "keras.layers": Rule("armed", 0.75),
+    "keras.layers.Input": Rule("host"),
+    "keras.Input": Rule("host"),
+    "keras.datasets": Rule("host"),
     "keras.Sequential": Rule("resident", 0.75),
     "keras.models.Sequential": Rule("resident", 0.75),
     "keras.Model": Rule("resident", 0.8),
     "keras.models.Model": Rule("resident", 0.8),
     "keras.models.load_model": Rule("resident"),
+    "keras.models.model_from_json": Rule("resident", 0.75),
+    "keras.models.clone_model": Rule("resident", 0.75),
+    "keras.saving.load_model": Rule("resident"),
     "keras.applications": Rule("resident", 0.85),
     "keras.ops": Rule("op", 0.85),
     "keras.random": Rule("op", 0.8),
@@ -82,7 +98,16 @@ _RULES: Final[dict[str, Rule]] = {
     # JAX arrays are born on the GPU.
     "jax": Rule("op", 0.85),
     "jax.config": Rule("query"),
+    "jax.device_get": Rule("host"),
     "jax.devices": Rule("query"),
+    "jax.make_mesh": Rule("query"),
+    "jax.set_mesh": Rule("query"),
+    "jax.ShapeDtypeStruct": Rule("host"),
+    "jax.profiler": Rule("plain"),
+    "jax.debug": Rule("plain"),
+    "jax.print_environment_info": Rule("query"),
+    "jax.typing": Rule("plain"),
+    "jax.lax.Precision": Rule("plain"),
     "jax.device_count": Rule("query"),
     "jax.local_devices": Rule("query"),
     "jax.local_device_count": Rule("query"),
@@ -109,6 +134,7 @@ _RULES: Final[dict[str, Rule]] = {
     "jax.nn.initializers": Rule("plain"),
     "jax.numpy.dtype": Rule("query"),
     "jax.experimental": Rule("plain"),
+    "jax.experimental.pallas.pallas_call": Rule("transform"),
     "flax.nnx": Rule("plain"),
     "flax.nnx.Rngs": Rule("op", 0.85),
     "flax.nnx.jit": Rule("transform"),
@@ -137,6 +163,8 @@ _RULES: Final[dict[str, Rule]] = {
 
 _HF_TRAINER: Final = re.compile(r"^(transformers|trl|sentence_transformers|setfit|unsloth|optimum)\b.*\.\w*Trainer$")
 _FASTAI_LEARNER: Final = re.compile(r"^fastai\b.*\.(\w*learner|\w*Learner)$")
+_TF_MODEL: Final = re.compile(r"^transformers\.(TF|Flax)\w+\.from_(pretrained|config)$")
+_KERAS_ON_HOST: Final = re.compile(r"^keras\.applications\..*(preprocess_input|decode_predictions)$")
 _TENSOR_TYPE: Final = re.compile(r"^torch\.cuda\.\w*Tensor$")
 
 # Methods that leave the device, and attributes that are plain facts about a device object.
@@ -153,11 +181,12 @@ HOST_ATTRS: Final = frozenset(
         "tokenizer", "processor", "preprocess", "preprocessor", "transform", "transforms", "image_processor",
         "feature_extractor", "requires_grad", "is_cuda", "layout", "itemsize", "nbytes", "names", "columns", "index",
         "classes", "vocab", "kernel_size", "stride", "padding", "history", "epoch", "input_shape", "output_shape",
-        "trainable",
+        "trainable", "text", "hyperparameters", "best_params_", "label2id", "id2label", "__class__", "__name__",
     ]
 )  # fmt: skip
 _HOST_ATTR: Final = re.compile(
-    r"(_size|_length|_resolution|_name|_names|_dim|_id|_ids_to_tokens|_shape|_dtype)$|^(num|n)_"
+    r"(_size|_length|_resolution|_name|_names|_dim|_id|_ids_to_tokens|_shape|_dtype|_threshold|_path|_dir|_type|_rate|"
+    r"_count|_text)$|^(num|n|is|has)_"
 )
 # Calls on one small device value that a kernel may answer with a copy: reading it, not computing with it.
 READING_METHODS: Final = frozenset(["item", "cpu", "tolist", "numpy", "size", "dim", "numel"])
@@ -172,15 +201,17 @@ READING_CALLS: Final = frozenset(
 
 def rule_of(path: str) -> Rule | None:
     """What calling `path` does to the GPU, None if nothing is known of it."""
-    path = _canonical(path)
+    path = canonical(path)
     package = path.partition(".")[0]
     if path.startswith("torch.cuda."):
         rest = path.removeprefix("torch.cuda.")
         return Rule("query") if rest in _CUDA_QUERIES or rest.partition(".")[0] in _CUDA_QUERIES else Rule("op", 0.9)
     if package in _GPU_PACKAGES:
         return Rule("op", 0.95)
-    if _HF_TRAINER.match(path) or _FASTAI_LEARNER.match(path):
+    if _HF_TRAINER.match(path) or _FASTAI_LEARNER.match(path) or _TF_MODEL.match(path):
         return Rule("resident")
+    if _KERAS_ON_HOST.match(path):
+        return Rule("host")
     prefix = path
     while prefix:
         if prefix in _RULES:
@@ -189,7 +220,7 @@ def rule_of(path: str) -> Rule | None:
     return Rule("host") if package in _HOST_PACKAGES else None
 
 
-def _canonical(path: str) -> str:
+def canonical(path: str) -> str:
     """One path for the names that a thing goes by, such as `tensorflow.keras.layers` for `keras.layers`."""
     for prefix in ("tensorflow.keras", "tensorflow.python.keras", "tf_keras"):
         if path == prefix or path.startswith(f"{prefix}."):
@@ -213,10 +244,6 @@ def is_device_word(name: str) -> bool:
     return "dev" in lowered or "gpu" in lowered or "cuda" in lowered
 
 
-def shell_cue(line: str) -> Rule | None:
-    """Whether a shell line runs something on a GPU; `nvidia-smi` is only a question."""
-    if re.search(r"\b(accelerate\s+launch|torchrun|deepspeed|torch\.distributed)", line):
-        return Rule("op", 0.8)
-    if re.search(r"\bpython\S*\s", line) and re.search(r"--?\w*(gpu|cuda)|\bcuda\b", line):
-        return Rule("op", 0.7)
-    return None
+def is_hf_trainer(path: str) -> bool:
+    """A trainer that moves the model it is given to its device when it is made."""
+    return bool(_HF_TRAINER.match(path))

@@ -7,15 +7,18 @@ their arguments. Every loop body is followed once. A guess with reasons; the dev
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from looseleaf.recipe.calls import CallRules
 from looseleaf.recipe.cues import is_host_attr
 from looseleaf.recipe.dynamic import root_name
-from looseleaf.recipe.values import UNKNOWN, Value, join, known
+from looseleaf.recipe.shell import shell_use
+from looseleaf.recipe.values import UNKNOWN, Value, chooses_gpu, is_gpu_name, join, known
 
 Lookup = Callable[[str], Value]
+CueKind = Literal["compute", "resident", "shell"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,23 +27,43 @@ class DeviceCue:
 
     text: str
     confidence: float
+    kind: CueKind = "compute"
+
+
+@dataclass(frozen=True, slots=True)
+class Background:
+    """What of a session matters to the walk besides its names.
+
+    `uses_gpu`, `uses_framework`: whether it works with a GPU, or with a library that would use one.
+    `scripts`: texts of files that it wrote. `saved_on_gpu`: for the files that it saved tensors to, by path or by the
+    expression that gives it, whether they were on a GPU. `default_gpu`: tensors are made there.
+    """
+
+    star_modules: Sequence[str] = ()
+    uses_gpu: Callable[[], bool] = lambda: False
+    uses_framework: Callable[[], bool] = lambda: False
+    scripts: Mapping[str, str] = field(default_factory=dict)
+    saved_on_gpu: Mapping[str, bool] = field(default_factory=dict)
+    default_gpu: bool = False
 
 
 class DeviceWalk(CallRules):
     """One walk over one cell. `lookup` gives what is known of session names; it is never told of changes.
 
-    `uses_gpu`: whether the session works with a GPU at all, where only that can tell.
+    `saved`: what the cell adds to `Background.saved_on_gpu`. `shell_cues`: how many of the cues are shell lines'.
     """
 
-    def __init__(
-        self, lookup: Lookup, *, star_modules: Sequence[str] = (), uses_gpu: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, lookup: Lookup, background: Background = Background()) -> None:
         super().__init__()
-        self.uses_gpu = uses_gpu
+        self.uses_gpu = background.uses_gpu
+        self.uses_framework = background.uses_framework
+        self.default_gpu = background.default_gpu
         self._lookup = lookup
-        self._star_modules = list(star_modules)
+        self._background = background
+        self._star_modules = list(background.star_modules)
         self.cues: list[DeviceCue] = []
         self.used_resident: set[str] = set()
+        self.saved: dict[str, bool] = {}
 
     @property
     def changes(self) -> dict[str, Value]:
@@ -51,10 +74,10 @@ class DeviceWalk(CallRules):
         """Follows a whole cell."""
         self.body(tree.body)
 
-    def cue(self, text: str, confidence: float) -> None:
+    def cue(self, text: str, confidence: float, kind: CueKind = "compute") -> None:
         if self.active:
             text = f"calls `{self.active[0].name}`, where {text}"
-        self.cues.append(DeviceCue(text, confidence))
+        self.cues.append(DeviceCue(text, confidence, kind))
 
     def best_cue(self) -> DeviceCue | None:
         """The surest cue, the first of equals; None if nothing uses a GPU."""
@@ -73,7 +96,7 @@ class DeviceWalk(CallRules):
         value = self.name(name)
         if value.resident and name not in self.used_resident and not any(name in f for f in self.frames):
             self.used_resident.add(name)
-            self.cue(f"`{name}` is on the GPU", 0.99 if value.exact else 0.85)
+            self.cue(f"`{name}` is on the GPU", 0.99 if value.exact else 0.85, "resident")
         return value
 
     def bind(self, name: str, value: Value) -> None:
@@ -84,7 +107,7 @@ class DeviceWalk(CallRules):
         if isinstance(target, ast.Name):
             self.bind(target.id, value)
         elif isinstance(target, (ast.Tuple, ast.List)):
-            parts = [Value(resident=value.resident)] * len(target.elts)
+            parts = [value.part()] * len(target.elts)
             if value.known and isinstance(value.flag, (list, tuple)) and len(value.flag) == len(parts):
                 parts = [known(flag) for flag in value.flag]
             for element, part in zip(target.elts, parts, strict=True):
@@ -92,11 +115,11 @@ class DeviceWalk(CallRules):
                 on_host = isinstance(element, ast.Name) and is_host_attr(element.id)
                 self.target(element, UNKNOWN if on_host and not part.known else part)
         elif isinstance(target, ast.Starred):
-            self.target(target.value, Value(resident=value.resident))
+            self.target(target.value, value.part())
         elif isinstance(target, ast.Attribute):
             owner = self.eval(target.value)
             if isinstance(target.value, ast.Name):
-                self._rebind(target.value.id, owner.with_attr(target.attr, value))
+                self.rebind(target.value.id, owner.with_attr(target.attr, value))
         elif isinstance(target, ast.Subscript):
             self._store_item(target, value)
 
@@ -104,18 +127,17 @@ class DeviceWalk(CallRules):
         owner, key = self.eval(target.value), self.eval(target.slice)
         if not isinstance(target.value, ast.Name):
             return
-        if (
-            owner.known
-            and isinstance(owner.flag, dict)
-            and key.known
-            and isinstance(key.flag, (str, int))
-            and value.known
-        ):
-            self._rebind(target.value.id, known({**owner.flag, key.flag: value.flag}))
+        entry = key.known and isinstance(key.flag, (str, int)) and value.known
+        if entry and isinstance(owner.flag, dict):
+            self.rebind(target.value.id, replace(owner, known=True, flag={**owner.flag, key.flag: value.flag}))
+        elif entry and owner == UNKNOWN and isinstance(key.flag, str) and chooses_gpu(key.flag, value.flag):
+            self.rebind(target.value.id, known({key.flag: value.flag}))
         elif value.resident:
-            self._rebind(target.value.id, owner.on_device())
+            self.rebind(target.value.id, owner.on_device())
+        elif value.armed:
+            self.rebind(target.value.id, replace(owner, armed=True))
 
-    def _rebind(self, name: str, value: Value) -> None:
+    def rebind(self, name: str, value: Value) -> None:
         for frame in reversed(self.frames):
             if name in frame:
                 frame[name] = value
@@ -126,7 +148,37 @@ class DeviceWalk(CallRules):
         """`node.cuda()` as a statement: a module moves in place."""
         name = root_name(node)
         if name:
-            self._rebind(name, self.name(name).on_device())
+            self.rebind(name, self.name(name).on_device())
+
+    def loads(self, node: ast.Call) -> str:
+        place = node.args[0] if node.args else None
+        for key in _places(place, self):
+            saved = self.saved.get(key, self._background.saved_on_gpu.get(key))
+            if saved is not None:
+                return "loads what was saved on the GPU" if saved else ""
+        return "loads to the device that was saved from" if self.uses_gpu() else ""
+
+    def saves(self, node: ast.Call, value: Value) -> None:
+        if len(node.args) > 1:
+            for key in _places(node.args[1], self):
+                self.saved[key] = value.resident
+
+    def shell(self, body: str) -> None:
+        use = shell_use(body)
+        self.asks = self.asks or use.asks
+        texts = [*use.programs, *(self._background.scripts[s] for s in use.scripts if s in self._background.scripts)]
+        unknown = [s for s in use.scripts if s not in self._background.scripts]
+        if use.confidence and (unknown or not use.scripts):
+            self.cue("a shell line starts GPU work", use.confidence, "shell")
+        for text in texts:
+            walk = DeviceWalk(lambda _: UNKNOWN, Background(uses_framework=lambda: True))
+            try:
+                walk.run(ast.parse(text))
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                continue
+            cue = walk.best_cue()
+            if cue is not None:
+                self.cue(f"a shell line runs Python where {cue.text}", cue.confidence, "shell")
 
     # Statements.
 
@@ -246,7 +298,7 @@ class DeviceWalk(CallRules):
 
     def do_For(self, node: ast.For | ast.AsyncFor) -> None:
         items = self.eval(node.iter)
-        self.target(node.target, Value(resident=items.resident))
+        self.target(node.target, items.part())
         self.body(node.body)
         self.body(node.orelse)
 
@@ -271,11 +323,16 @@ class DeviceWalk(CallRules):
     do_TryStar = do_Try
 
     def do_With(self, node: ast.With | ast.AsyncWith) -> None:
+        default = self.default_gpu
         for item in node.items:
             value = self.eval(item.context_expr)
+            if value.known and is_gpu_name(value.flag):
+                # `with torch.device("cuda"):`
+                self.default_gpu = True
             if item.optional_vars is not None:
                 self.target(item.optional_vars, value)
         self.body(node.body)
+        self.default_gpu = default
 
     do_AsyncWith = do_With
 
@@ -311,3 +368,12 @@ class DeviceWalk(CallRules):
     def star_path(self, name: str) -> str:
         """The path that an unresolved `name` may have come by from a star import, empty without one."""
         return f"{self._star_modules[-1]}.{name}" if self._star_modules else ""
+
+
+def _places(place: ast.expr | None, walk: DeviceWalk) -> list[str]:
+    """What a file goes by: its path if that is known, and the expression that gives it."""
+    if place is None:
+        return []
+    value = walk.eval(place)
+    known_path = [value.flag] if value.known and isinstance(value.flag, str) else []
+    return [*known_path, f"={ast.unparse(place)}"] if not isinstance(place, ast.Constant) else known_path

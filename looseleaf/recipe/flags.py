@@ -25,6 +25,8 @@ _COMPARE: Final[dict[type[ast.cmpop], Callable[[Any, Any], bool]]] = {
 class StaticFlags(ABC):
     """The part of the device walk that evaluates expressions other than calls."""
 
+    computes: bool
+
     @abstractmethod
     def load(self, name: str) -> Value:
         """The value of `name` where it is used."""
@@ -105,16 +107,20 @@ class StaticFlags(ABC):
         if attr == "type" and owner.known and isinstance(owner.flag, str):
             # `torch.device("cuda:0").type`; devices are followed as their strings.
             return known(owner.flag.partition(":")[0])
-        return Value(resident=owner.resident and not is_host_attr(attr), armed=owner.armed)
+        resident = owner.resident and not is_host_attr(attr)
+        return Value(resident=resident, armed=owner.armed, family=owner.family if resident else "")
 
     def on_Subscript(self, node: ast.Subscript) -> Value:
+        if _reads_loss(node):
+            self.eval(node.value)
+            return UNKNOWN
         owner, key = self.eval(node.value), self.eval(node.slice)
         if owner.known and key.known and isinstance(owner.flag, (dict, list, tuple, str)):
             try:
                 return known(owner.flag[key.flag])
             except (KeyError, IndexError, TypeError):
                 return UNKNOWN
-        return Value(resident=owner.resident or key.resident, path=owner.path)
+        return Value(resident=owner.resident or key.resident, armed=owner.armed, path=owner.path, family=owner.family)
 
     def on_BoolOp(self, node: ast.BoolOp) -> Value:
         decides = isinstance(node.op, ast.Or)
@@ -137,6 +143,9 @@ class StaticFlags(ABC):
 
     def on_BinOp(self, node: ast.BinOp) -> Value:
         left, right = self.eval(node.left), self.eval(node.right)
+        self.computes = self.computes or left.resident or right.resident
+        if isinstance(node.op, ast.BitOr) and isinstance(left.flag, dict) and isinstance(right.flag, dict):
+            return known({**left.flag, **right.flag})
         if (
             left.known
             and right.known
@@ -150,11 +159,15 @@ class StaticFlags(ABC):
 
     def on_Compare(self, node: ast.Compare) -> Value:
         values = [self.eval(node.left), *(self.eval(c) for c in node.comparators)]
+        self.computes = self.computes or any(v.resident for v in values)
         if len(values) == 2 and all(v.known for v in values):
             try:
-                return known(bool(_COMPARE[type(node.ops[0])](values[0].flag, values[1].flag)))
+                result = bool(_COMPARE[type(node.ops[0])](values[0].flag, values[1].flag))
             except TypeError:
                 return UNKNOWN
+            # Of a dictionary some entries are known, seldom all.
+            partly = isinstance(values[1].flag, dict) and isinstance(node.ops[0], (ast.In, ast.NotIn))
+            return UNKNOWN if partly and result == isinstance(node.ops[0], ast.NotIn) else known(result)
         return Value(resident=any(v.resident for v in values))
 
     def on_IfExp(self, node: ast.IfExp) -> Value:
@@ -181,7 +194,15 @@ class StaticFlags(ABC):
             # Unknown entries are left out: a GPU choice among the known ones still tells.
             if key.known and value.known and isinstance(key.flag, (str, int)) and len(flags) < FLAG_ITEMS_MAX:
                 flags[key.flag] = value.flag
-        return Value(known=bool(flags) or not node.keys, flag=flags, resident=any(v.resident for v in values))
+        for spread, value in zip(node.keys, values, strict=True):
+            if spread is None and isinstance(value.flag, dict):
+                flags = {**value.flag, **flags}
+        return Value(
+            known=bool(flags) or not node.keys,
+            flag=flags,
+            resident=any(v.resident for v in values),
+            armed=any(v.armed for v in values),
+        )
 
     def on_List(self, node: ast.List | ast.Tuple) -> Value:
         values = [self.eval(e) for e in node.elts]
@@ -217,9 +238,22 @@ class StaticFlags(ABC):
         self.enter()
         for generator in generators:
             items = self.eval(generator.iter)
-            self.target(generator.target, Value(resident=items.resident))
+            self.target(generator.target, items.part())
             for condition in generator.ifs:
                 self.eval(condition)
         values = [self.eval(result) for result in results]
         self.leave()
-        return Value(resident=any(v.resident for v in values))
+        return Value(resident=any(v.resident for v in values), armed=any(v.armed for v in values))
+
+
+def _reads_loss(node: ast.Subscript) -> bool:
+    """`loss.data[0]`, as the first versions of torch read a number."""
+    owner, key = node.value, node.slice
+    return (
+        isinstance(owner, ast.Attribute)
+        and owner.attr == "data"
+        and isinstance(owner.value, ast.Name)
+        and "loss" in owner.value.id.lower()
+        and isinstance(key, ast.Constant)
+        and key.value == 0
+    )

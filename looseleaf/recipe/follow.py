@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from looseleaf.recipe.cues import rule_of
+from looseleaf.recipe.cues import canonical, rule_of
 from looseleaf.recipe.dynamic import dotted
 from looseleaf.recipe.facts import CodeFacts
+from looseleaf.recipe.families import family_of
 from looseleaf.recipe.flags import StaticFlags
 from looseleaf.recipe.scopes import CodeNode
 from looseleaf.recipe.values import UNKNOWN, Value, join
@@ -42,12 +43,20 @@ class Arguments:
 
 
 class CodeFollower(StaticFlags):
-    """The part of the device walk that follows code of the session."""
+    """The part of the device walk that follows code of the session.
 
-    # Whether the session works with a GPU at all.
+    `computes`: a device value is computed with, not only held. `asks`: a question about the GPU is asked.
+    `default_gpu`: new tensors are made on the GPU.
+    """
+
+    # Whether the session works with a GPU, and whether with a library that would use one.
     uses_gpu: Callable[[], bool]
+    uses_framework: Callable[[], bool]
 
     def __init__(self) -> None:
+        self.computes = False
+        self.asks = False
+        self.default_gpu = False
         self.frames: list[dict[str, Value]] = [{}]
         self.active: list[CodeFacts] = []
         self._returned: list[Value] = []
@@ -57,6 +66,10 @@ class CodeFollower(StaticFlags):
     @abstractmethod
     def name(self, name: str) -> Value:
         """The value of `name`, without counting as a use."""
+
+    @abstractmethod
+    def rebind(self, name: str, value: Value) -> None:
+        """`name`, wherever it is bound, now stands for `value`."""
 
     @abstractmethod
     def body(self, statements: Sequence[ast.stmt]) -> None:
@@ -165,7 +178,8 @@ class CodeFollower(StaticFlags):
     def _instance(self, code: CodeFacts, given: Arguments) -> Value:
         node = code.node
         assert isinstance(node, ast.ClassDef)
-        made = Value(cls=(code,), armed=self._armed_base(node))
+        base = self._library_base(node)
+        made = Value(cls=(code,), armed=bool(base), family=family_of(canonical(base)))
         for method in ("__init__", "setup", "__post_init__"):
             for found in self._find_method((code,), method):
                 target = found.node
@@ -174,14 +188,22 @@ class CodeFollower(StaticFlags):
                         _, made = self._follow(found, target, given, made)
         return replace(made, resident=made.resident or given.resident, cls=(code,))
 
-    def _armed_base(self, node: ast.ClassDef) -> bool:
+    def _library_base(self, node: ast.ClassDef) -> str:
+        """The base class by which instances use the GPU when they work, by its path; empty without one."""
         for base in node.bases:
-            path = self.name(dotted(base).partition(".")[0]).path
-            full = path + dotted(base)[len(dotted(base).partition(".")[0]) :] if path else ""
-            rule = rule_of(full) if full else None
+            name = dotted(base)
+            first, _, rest = name.partition(".")
+            value = self.name(first)
+            path = ".".join(filter(None, (value.path, rest))) if value.path else ""
+            rule = rule_of(path) if path else None
             if rule is not None and rule.effect in ("resident", "armed"):
-                return True
-        return False
+                return path
+            for code in value.codes:
+                if isinstance(code.node, ast.ClassDef) and code.node is not node:
+                    found = self._library_base(code.node)
+                    if found:
+                        return found
+        return ""
 
     def _find_method(self, classes: Sequence[CodeFacts], attr: str, depth: int = 0) -> list[CodeFacts]:
         found = []

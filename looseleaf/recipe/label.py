@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from looseleaf.recipe.analyze import UNPARSEABLE
 from looseleaf.recipe.cues import READING_CALLS, READING_METHODS, SAME_VALUE_METHODS, is_host_attr
-from looseleaf.recipe.device_walk import DeviceCue, DeviceWalk
+from looseleaf.recipe.device_walk import DeviceWalk
 from looseleaf.recipe.facts import CellFacts
 from looseleaf.recipe.graph import Closure
 from looseleaf.recipe.session_view import SessionView
@@ -21,6 +21,7 @@ SMALL_READ_BYTES_MAX = 16 * MIB
 CERTAIN = 0.9
 
 _REASON_CHARS_MAX = 200
+_SHELL_CALLS = frozenset({"get_ipython"})
 # `x.detach().cpu().numpy()` reads `x`, and then goes on with what was read.
 _PASSED_ON = READING_METHODS | SAME_VALUE_METHODS
 
@@ -66,23 +67,32 @@ def decide_label(facts: CellFacts, closure: Closure, view: SessionView, *, devic
         return Label(DeviceLabel.CPU, "It runs no Python.", 0.99)
     small = _small_reads(facts, closure, view)
     held = _held_on_gpu(closure, view) if not small else ""
-    cue = _best_cue(facts, view, small)
+    walk = _walked(facts, view, small)
+    cue = walk.best_cue()
     if held:
-        return Label(DeviceLabel.GPU, _sentence(held), 0.99)
+        return Label(DeviceLabel.GPU, _sentence(held), 0.99, _gpu_kind(walk))
     if cue is not None:
-        return Label(DeviceLabel.GPU, _sentence(cue.text), cue.confidence)
+        return Label(DeviceLabel.GPU, _sentence(cue.text), cue.confidence, _gpu_kind(walk))
     if small:
-        return Label(DeviceLabel.CPU, "It only reads small values that live on the GPU.", 0.9)
-    return _cpu(facts, closure)
+        return Label(DeviceLabel.CPU, "It only reads small values that live on the GPU.", 0.9, GpuKind.RESIDENT)
+    return _cpu(facts, closure, asks=walk.asks)
 
 
-def _cpu(facts: CellFacts, closure: Closure) -> Label:
+def _gpu_kind(walk: DeviceWalk) -> GpuKind:
+    kinds = {cue.kind for cue in walk.cues}
+    if "compute" in kinds or walk.computes:
+        return GpuKind.COMPUTE
+    return GpuKind.SHELL if "shell" in kinds else GpuKind.RESIDENT
+
+
+def _cpu(facts: CellFacts, closure: Closure, *, asks: bool) -> Label:
     if closure.dynamic:
         return Label(
             DeviceLabel.CPU, f"Nothing that can be seen uses the GPU, but {closure.dynamic} may reach anything.", 0.6
         )
-    if any("cuda" in call.lower() or "gpu" in call.lower() for call in facts.calls):
-        return Label(DeviceLabel.CPU, "It only asks about the GPU.", 0.9)
+    if asks:
+        kind = GpuKind.SHELL if facts.shell and not facts.calls - _SHELL_CALLS else GpuKind.QUERY
+        return Label(DeviceLabel.CPU, "It only asks about the GPU.", 0.9, kind)
     if not facts.calls:
         return Label(DeviceLabel.CPU, "It calls nothing that could use the GPU.", 0.98)
     return Label(DeviceLabel.CPU, "Nothing that it reaches uses the GPU.", 0.9)
@@ -95,17 +105,21 @@ def _sentence(text: str) -> str:
     return f"{text}."
 
 
-def _best_cue(facts: CellFacts, view: SessionView, small: frozenset[str]) -> DeviceCue | None:
+def _walked(facts: CellFacts, view: SessionView, small: frozenset[str]) -> DeviceWalk:
     def lookup(name: str) -> Value:
         return Value(exact=True) if name in small else view.lookup(name)
 
-    walk = DeviceWalk(lookup, star_modules=view.log.star_modules, uses_gpu=view.uses_gpu)
+    walk = DeviceWalk(lookup, view.log.background(view.uses_gpu, view.uses_framework))
     try:
+        for body in facts.shell:
+            # Bodies of cell magics; single lines stand in the tree.
+            if "\n" in body or not facts.tree.body:
+                walk.shell(body)
         walk.run(facts.tree)
     except UNPARSEABLE:
         # Nested deeper than our recursion: what was found until there stands.
-        return walk.best_cue()
-    return walk.best_cue()
+        return walk
+    return walk
 
 
 def _held_on_gpu(closure: Closure, view: SessionView) -> str:

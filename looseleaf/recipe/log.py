@@ -5,13 +5,15 @@ A cell that was edited but not run again changes nothing here; a cell run out of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from looseleaf.errors import PreconditionFailed
 from looseleaf.recipe.analyze import UNPARSEABLE, analyze_cell
-from looseleaf.recipe.device_walk import DeviceWalk
+from looseleaf.recipe.device_walk import Background, DeviceWalk
 from looseleaf.recipe.facts import Binding, BindingKind, CellFacts, CodeFacts
+from looseleaf.recipe.history_line import FORGET_ALL
 from looseleaf.recipe.provenance import held_names, names_in
 from looseleaf.recipe.values import UNKNOWN, Value, join
 
@@ -20,6 +22,10 @@ DEFINITIONS_MAX = 20_000
 # Texts of `%%writefile` cells that are kept by path, and the longest of them.
 WRITTEN_FILES_MAX = 64
 WRITTEN_FILE_CHARS_MAX = 100_000
+# Files that tensors were saved to.
+SAVED_FILES_MAX = 256
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +78,8 @@ class ExecutionLog:
         self.future_annotations = False
         self.star_modules: list[str] = []
         self.written_files: dict[str, str] = {}
+        self.saved_on_gpu: dict[str, bool] = {}
+        self.default_gpu = False
         self._definitions: dict[str, Definition] = {}
 
     @property
@@ -84,7 +92,10 @@ class ExecutionLog:
         return frozenset(name for name, d in self._definitions.items() if d.kind != "import")
 
     def record(self, run: CellRun) -> None:
-        """Adds the next run. A sequence already recorded is ignored; a gap raises PreconditionFailed `LOG_GAP`."""
+        """Adds the next run; `FORGET_ALL` unbinds every name.
+
+        A sequence already recorded is ignored; a gap raises PreconditionFailed `LOG_GAP`.
+        """
         if run.sequence <= self.length:
             return
         if run.sequence != self.length + 1:
@@ -94,11 +105,22 @@ class ExecutionLog:
                 next_sequence=self.length + 1,
             )
         self.length = run.sequence
+        if run.source == FORGET_ALL:
+            self._definitions.clear()
+            return
         facts = analyze_cell(run.source, future_annotations=self.future_annotations)
         if facts.parsed:
             self._fold(facts, run)
         for path, text in facts.files:
             self._keep_file(path, text)
+
+    def background(
+        self, uses_gpu: Callable[[], bool] = lambda: False, uses_framework: Callable[[], bool] = lambda: False
+    ) -> Background:
+        """What of the runs so far matters to a device walk besides names."""
+        return Background(
+            self.star_modules, uses_gpu, uses_framework, self.written_files, self.saved_on_gpu, self.default_gpu
+        )
 
     def lookup(self, name: str) -> Value:
         """What the device walk may assume of a session name."""
@@ -106,13 +128,16 @@ class ExecutionLog:
         return definition.value if definition is not None else UNKNOWN
 
     def _fold(self, facts: CellFacts, run: CellRun) -> None:
-        walk = DeviceWalk(self.lookup, star_modules=self.star_modules)
+        walk = DeviceWalk(self.lookup, self.background())
         try:
             walk.run(facts.tree)
         except UNPARSEABLE:
             # Nested deeper than our recursion: the names still count.
             walk = DeviceWalk(self.lookup)
         changes = walk.changes
+        self.default_gpu = walk.default_gpu
+        for place, on_gpu in walk.saved.items():
+            _keep(self.saved_on_gpu, place, on_gpu, SAVED_FILES_MAX)
         written = self._global_writes(facts)
         # A cell that failed may have ended after any of its bindings.
         for binding in facts.bindings if run.ok else (*facts.superseded, *facts.bindings):
@@ -229,7 +254,12 @@ class ExecutionLog:
 
     def _keep_file(self, path: str, text: str) -> None:
         if path and len(text) <= WRITTEN_FILE_CHARS_MAX:
-            self.written_files.pop(path, None)
-            self.written_files[path] = text
-            if len(self.written_files) > WRITTEN_FILES_MAX:
-                del self.written_files[next(iter(self.written_files))]
+            _keep(self.written_files, path, text, WRITTEN_FILES_MAX)
+
+
+def _keep(table: dict[str, T], key: str, value: T, entries_max: int) -> None:
+    """Puts an entry last; the first goes if there are too many."""
+    table.pop(key, None)
+    table[key] = value
+    if len(table) > entries_max:
+        del table[next(iter(table))]

@@ -13,6 +13,7 @@ from looseleaf.recipe.values import UNKNOWN, Value, is_gpu_name
 _OPAQUE_PACKAGES = frozenset(
     {"jax", "jaxlib", "flax", "optax", "tensorflow", "keras", "cupy", "cudf", "cuml", "cugraph", "xgboost"}
 )
+_FRAMEWORKS = frozenset({"jax", "flax", "tensorflow", "keras"})
 _CONTAINER_TYPES = frozenset({"dict", "list", "tuple"})
 
 
@@ -55,11 +56,15 @@ class SessionView:
             return value
         return recorded_value(facts, value)
 
-
     def uses_gpu(self) -> bool:
         """Whether the session works with a GPU: something is on one, or names one as its device."""
         values = (self.lookup(name) for name in sorted(self.live) if not self.is_import(name))
         return any(value.resident or (value.known and is_gpu_name(value.flag)) for value in values)
+
+    def uses_framework(self) -> bool:
+        """Whether the session imports a library that uses a GPU where there is one, or works with one."""
+        packages = {m.partition(".")[0] for n in sorted(self.live) if (d := self.definition(n)) for m in d.modules}
+        return not packages.isdisjoint(_FRAMEWORKS) or self.uses_gpu()
 
 
 def recorded_value(facts: NameFacts, guess: Value) -> Value:

@@ -22,6 +22,7 @@ class Value:
 
     `known`: `flag` is its value. `resident`: it holds memory on a GPU. `exact`: residency was recorded, not guessed.
     `armed`: calling it, or one of its methods, uses the GPU. `path`: the dotted import path it came by.
+    `family`: the kind of library object it is, which tells what its methods give back (`families.py`).
     `codes`: notebook code that a call runs. `cls`: the notebook classes it may be an instance of.
     `attrs`: what is known of its attributes.
     """
@@ -32,6 +33,7 @@ class Value:
     exact: bool = False
     armed: bool = False
     path: str = ""
+    family: str = ""
     codes: tuple[CodeFacts, ...] = ()
     cls: tuple[CodeFacts, ...] = ()
     attrs: Mapping[str, Value] = field(default_factory=dict)
@@ -39,6 +41,10 @@ class Value:
     def with_attr(self, name: str, value: Value) -> Value:
         """This value after `self.name = value`."""
         return replace(self, attrs={**self.attrs, name: value}, resident=self.resident or value.resident)
+
+    def part(self) -> Value:
+        """What is known of an item of this value."""
+        return Value(resident=self.resident, armed=self.armed)
 
     def on_device(self) -> Value:
         """This value moved to a GPU."""
@@ -58,14 +64,18 @@ def join(first: Value, second: Value) -> Value:
     if first == second:
         return first
     same = first.known and second.known and first.flag == second.flag and type(first.flag) is type(second.flag)
+    flag = first.flag if same else None
+    if first.known and second.known and isinstance(first.flag, dict) and isinstance(second.flag, dict):
+        same, flag = True, _either_entry(first.flag, second.flag)
     names = first.attrs.keys() | second.attrs.keys()
     return Value(
         known=same,
-        flag=first.flag if same else None,
+        flag=flag,
         resident=first.resident or second.resident,
         exact=first.exact and second.exact,
         armed=first.armed or second.armed,
         path=first.path if first.path == second.path else "",
+        family=first.family if first.family == second.family else "",
         codes=_distinct(first.codes, second.codes),
         cls=_distinct(first.cls, second.cls),
         attrs={n: join(first.attrs.get(n, UNKNOWN), second.attrs.get(n, UNKNOWN)) for n in sorted(names)},
@@ -75,6 +85,17 @@ def join(first: Value, second: Value) -> Value:
 def _distinct(first: tuple[CodeFacts, ...], second: tuple[CodeFacts, ...]) -> tuple[CodeFacts, ...]:
     """Both without repeats; two definitions of one name are two."""
     return tuple({id(code.node): code for code in (*first, *second)}.values())
+
+
+def _either_entry(first: dict[Any, Flag], second: dict[Any, Flag]) -> dict[Any, Flag]:
+    """What one of two dictionaries may hold; of two values for a key the one that asks for a GPU, else neither."""
+    merged = {}
+    for key in dict.fromkeys((*first, *second)):
+        values = [flags[key] for flags in (first, second) if key in flags]
+        asking = [v for v in values if isinstance(key, str) and chooses_gpu(key, v)]
+        if asking or all(v == values[0] for v in values):
+            merged[key] = (asking or values)[0]
+    return merged
 
 
 def is_gpu_name(flag: object) -> bool:
@@ -95,6 +116,8 @@ def chooses_gpu(key: str, flag: object) -> bool:
         return flag is True
     if key == "device_map":
         return flag == "auto" or is_gpu_name(flag) or isinstance(flag, dict)
+    if key == "device" and type(flag) is int:
+        return flag >= 0
     return key in _GPU_KEYS and (
         is_gpu_name(flag) or (isinstance(flag, dict) and any(is_gpu_name(v) for v in flag.values()))
     )
