@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from looseleaf.checkpoint.lazy import without_lost
 from looseleaf.checkpoint.manifest import Manifest, UnitHeader, Unsaved
 from looseleaf.ids import Epoch, ExecutionId, PayloadId, SessionId, UnitId, Version
 
@@ -53,7 +54,7 @@ def changes(old: Manifest, new: Manifest) -> list[Change]:
             found.append(Change(name, "added", None, after, _moved_bytes(new, name, known)))
         elif after is None:
             found.append(Change(name, "removed", before, None))
-        elif _content(old, name) != _content(new, name):
+        elif differ(old, new, name):
             found.append(Change(name, "changed", before, after, _moved_bytes(new, name, known)))
     return found
 
@@ -80,9 +81,12 @@ def made_newest(
 ) -> Manifest:
     """The content of `old`, of this or another session, as the version after `head`.
 
-    What `head` has and `old` lacks is deleted by it. Ids stay as they were: each names what `old` says it is.
+    What `head` has and `old` lacks is deleted by it. Variables of which `old` lacks bytes are unsaved in it, unless they
+    are the very ones that `head` lacks too. Ids stay as they were: each names what `old` says it is.
     """
     gone = [*head.tombstones, *(name for name in head.roots if name not in old.roots)]
+    here = head.payloads if old.session_id == session_id else {}
+    old = without_lost(old, here)
     unsaved = {entry.name for entry in old.unsaved}
     return replace(
         old,
@@ -98,24 +102,29 @@ def _header(manifest: Manifest, name: str) -> UnitHeader | None:
     return None if unit_id is None else manifest.units[unit_id].header
 
 
-def _reached(manifest: Manifest, name: str) -> tuple[set[UnitId], set[PayloadId]]:
-    units = manifest.reachable_units([manifest.roots[name]])
-    return units, {payload_id for unit_id in units for payload_id in manifest.units[unit_id].header.payloads}
-
-
-def _content(manifest: Manifest, name: str) -> tuple[object, ...]:
-    """Equal if and only if the variable and all that it reaches are."""
-    units, payloads = _reached(manifest, name)
+def content_of(manifest: Manifest, head: UnitId) -> tuple[object, ...]:
+    """Equal in two versions if and only if the unit `head` and all that it reaches are."""
+    units, payloads = _reached(manifest, head)
     return (
-        manifest.roots[name],
+        head,
         {unit_id: manifest.units[unit_id].hash for unit_id in units},
-        {payload_id: manifest.payloads[payload_id].regions for payload_id in payloads},
+        {payload_id: manifest.payloads[payload_id] for payload_id in payloads},
     )
+
+
+def differ(old: Manifest, new: Manifest, name: str) -> bool:
+    """Whether a variable of `old` is another in `new`, or none."""
+    return name not in new.roots or content_of(old, old.roots[name]) != content_of(new, new.roots[name])
+
+
+def _reached(manifest: Manifest, head: UnitId) -> tuple[set[UnitId], set[PayloadId]]:
+    units = manifest.reachable_units([head])
+    return units, {payload_id for unit_id in units for payload_id in manifest.units[unit_id].header.payloads}
 
 
 def _pieces(manifest: Manifest, name: str) -> Mapping[tuple[str, int], int]:
     """Bytes of each unit and payload that a variable reaches."""
-    units, payloads = _reached(manifest, name)
+    units, payloads = _reached(manifest, manifest.roots[name])
     sizes = {("unit", int(unit_id)): manifest.units[unit_id].size_bytes for unit_id in units}
     sizes.update({("payload", int(some_id)): manifest.payloads[some_id].size_bytes for some_id in payloads})
     return sizes
@@ -128,7 +137,7 @@ def _content_ids(manifest: Manifest) -> set[bytes]:
 def _moved_bytes(manifest: Manifest, name: str, known: set[bytes]) -> int:
     if name not in manifest.roots:
         return 0
-    units, payloads = _reached(manifest, name)
+    units, payloads = _reached(manifest, manifest.roots[name])
     fresh: dict[bytes, int] = {}
     for unit_id in units:
         entry = manifest.units[unit_id]

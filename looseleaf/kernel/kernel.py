@@ -28,6 +28,7 @@ from looseleaf.kernel.forwarder import (
     publish_output,
 )
 from looseleaf.kernel.gpu_run import CellFrame, GpuRun, GpuRunOutcome
+from looseleaf.kernel.history_magics import refuse_on_worker, register_history_magics
 from looseleaf.kernel.idle_commits import IdleCommits
 from looseleaf.kernel.interrupts import RequestInterrupts, interrupts_call, interrupts_ignored
 from looseleaf.kernel.left_notes import LeftNotes
@@ -41,9 +42,11 @@ from looseleaf.kernel.router import CellRequest, route
 from looseleaf.kernel.session import KernelSession, load_config
 from looseleaf.kernel.sources import cell_sources, name_cell
 from looseleaf.kernel.stdin import ask_person
+from looseleaf.kernel.time_travel import TimeTravel
 from looseleaf.recipe.recipe import Recipe
 from looseleaf.worker.device_magics import register_device_magics
 from looseleaf.worker.thread_counts import thread_count_here
+from looseleaf.worker.unsaved import stale_note
 
 log = logging.getLogger("looseleaf.kernel")
 
@@ -67,8 +70,11 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         log_to_file(config)
         register_device_magics(self.shell)
         hide_in_shell(self.shell)
-        self.looseleaf = KernelSession(self.shell.user_ns, hidden_names(self.shell), config, problem)
+        hidden = hidden_names(self.shell)
+        self.looseleaf = KernelSession(self.shell.user_ns, hidden, config, problem)
         self.looseleaf.listen(self._take_event)
+        travel = TimeTravel(self.looseleaf, hidden, lambda: self._run is not None)
+        register_history_magics(self.shell, self.looseleaf, travel, self._running_source)
         # A cell of the main shell runs; `_run` if it is one that runs elsewhere.
         self._busy = False
         self._run: GpuRun | None = None
@@ -163,6 +169,8 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
     ) -> dict[str, Any]:
         began_s = time.monotonic()
         recipe = self._route(request)
+        if note := stale_note(self.looseleaf.take_stale()):
+            publish_output(self, {"type": "stream", "name": "stderr", "text": note})
         if recipe.label == "gpu":
             return await self._run_on_worker(request, recipe, user_expressions, allow_stdin, began_s)
         self.looseleaf.ready_for_cpu(recipe, request.source)
@@ -202,6 +210,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
     async def _run_on_worker(
         self, request: CellRequest, recipe: Recipe, user_expressions: Any, allow_stdin: bool, began_s: float
     ) -> dict[str, Any]:
+        refuse_on_worker(request.source)
         caches = self._results.tell()
         self._results.refuse_elsewhere(request.source, caches)
         count: int = self.shell.execution_count
@@ -240,6 +249,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         self._store_input(count, request.source)
         if outcome.ran:
             session.runs.add(request.cell_id, request.source, reply.get("status") == "ok")
+            session.runs.saved(session.version)
         self._keep_report(cell_report(
             outcome.recipe, path="", run_s=0.0, version=session.version, reply=reply, saved=outcome.cell.saved,
             news=outcome.cell.news))  # fmt: skip
@@ -275,6 +285,9 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
             transformed = source
         self.shell.history_manager.store_inputs(count, transformed, source)
         self.shell.execution_count = count + 1
+
+    def _running_source(self) -> str:
+        return str(self.get_parent("shell").get("content", {}).get("code", ""))
 
     def _take_event(self, message: dict[str, Any]) -> None:
         run = self._run

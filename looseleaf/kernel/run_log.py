@@ -1,16 +1,38 @@
-"""The kernel's log of executed cells, and how much of it the frontend has."""
+"""The kernel's log of executed cells, how much of it the frontend has, and which runs led to which version."""
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from looseleaf.ids import CellId
+from looseleaf.recipe.analyze import analyze_cell
+from looseleaf.recipe.history_line import FORGET_ALL
 from looseleaf.recipe.log import CellRun, ExecutionLog
 
 # What one request to the frontend carries.
 RUNS_PER_REQUEST_MAX: Final = 500
 REQUEST_CHARS_MAX: Final = 4_000_000
+# Versions whose runs are known; of older ones a checkout knows the variables, not the texts that made them.
+VERSIONS_KNOWN_MAX: Final = 10_000
+# Runs that a checkout repeats in the log, the newest; each costs the frontend a moment of analysis.
+REPEATED_RUNS_MAX: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Led:
+    """A run and the one before it, among those that led to a state."""
+
+    run: CellRun
+    before: _Led | None
+
+
+def _back(led: _Led | None) -> Iterator[_Led]:
+    while led is not None:
+        yield led
+        led = led.before
 
 
 class RunLog:
@@ -22,6 +44,9 @@ class RunLog:
     def __init__(self) -> None:
         self.executed = ExecutionLog()
         self._runs: list[CellRun] = []
+        # The runs that led to the present state, and to each version.
+        self._led: _Led | None = None
+        self._versions: dict[int, _Led | None] = {}
         self._acknowledged = 0
         self._lock = threading.Lock()
 
@@ -32,10 +57,49 @@ class RunLog:
 
     def add(self, cell_id: CellId, source: str, ok: bool) -> None:
         """One more run has ended."""
+        self._led = _Led(self._append(cell_id, source, ok), self._led)
+
+    def _append(self, cell_id: str, source: str, ok: bool) -> CellRun:
         run = CellRun(sequence=len(self._runs) + 1, cell_id=cell_id, source=source, ok=ok)
         with self._lock:
             self._runs.append(run)
         self.executed.record(run)
+        return run
+
+    def saved(self, version: int) -> None:
+        """The state that the runs so far have led to is `version`."""
+        self._versions.pop(version, None)
+        self._versions[version] = self._led
+        if len(self._versions) > VERSIONS_KNOWN_MAX:
+            del self._versions[next(iter(self._versions))]
+
+    def check_out(self, source: int, version: int) -> None:
+        """The state is that of the version `source` again, as `version`: the log begins anew with what led to it.
+
+        So definitions are those of then, here and in the frontend; of a version whose runs are not known, none.
+        """
+        led = self._versions.get(source)
+        runs = [entry.run for entry, _ in zip(_back(led), range(REPEATED_RUNS_MAX), strict=False)]
+        self._append("", FORGET_ALL, ok=True)
+        for run in reversed(runs):
+            # Files that cells wrote did not go back.
+            if not analyze_cell(run.source).files:
+                self._append(run.cell_id, run.source, run.ok)
+        self._led = led
+        self.saved(version)
+
+    def cells_of(self, version: int) -> list[str]:
+        """Texts of the cells that ran since the version before, oldest first; empty where that is not known."""
+        if version not in self._versions:
+            return []
+        older = [self._versions[number] for number in self._versions if number < version]
+        known = {id(led) for led in older}
+        found: list[str] = []
+        for entry in _back(self._versions[version]):
+            if id(entry) in known:
+                break
+            found.append(entry.run.source)
+        return found[::-1]
 
     def unsent(self) -> list[dict[str, Any]]:
         """The next runs that the frontend lacks, as the protocol's maps; a bounded part of them."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from looseleaf.checkpoint.version_list import ListedVersion
 from looseleaf.dirty_tracker import MappedRegions, copy_into
 from looseleaf.errors import Corrupt, InvalidArgument, LooseLeafError
 from looseleaf.ids import Epoch, ExecutionId, Version
@@ -150,6 +151,11 @@ class LinkStateIO:
         head = {key: fields.integer(reply, key) for key in ("version", "epoch", "durable_version")}
         self.durable_version = head["durable_version"]
         return head, None if reply.get("manifest") is None else fields.data(reply, "manifest")
+
+    def versions(self, limit: int = 0) -> list[ListedVersion]:
+        """The kept versions, newest first, at most `limit` of them; 0: as many as the store lists at once."""
+        reply = self._ask("list_versions", {"limit": limit})
+        return [ListedVersion(*row) for row in fields.rows(reply, "versions", int, int, int, bool, int, int, str)]
 
     def fetch_units(self, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
         """Bytes by hash, of all of `hashes`. Raises NotFound (from the store) or Corrupt `UNIT_MISSING`."""

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Literal
 
+from looseleaf.errors import InvalidArgument
 from looseleaf.recipe.dynamic import (
     dotted,
     dynamic_reason,
@@ -17,6 +18,7 @@ from looseleaf.recipe.dynamic import (
     unpickles,
 )
 from looseleaf.recipe.facts import Binding, BindingKind, CodeFacts
+from looseleaf.recipe.history_line import HISTORY_MAGIC, parse_history_line
 from looseleaf.recipe.magics import (
     HELP_MAGICS,
     INSTALLERS,
@@ -313,11 +315,23 @@ class ExpressionVisitor(ast.NodeVisitor):
             self.modules |= {"numpy", "matplotlib.pyplot"}
         elif magic.name == "xdel":
             self._delete(magic.line.split()[-1] if magic.line.split() else "")
+        elif magic.name == HISTORY_MAGIC:
+            self._restored(magic.line)
         elif magic.name not in QUIET_MAGICS:
             # An unknown magic may take names of the session as its arguments.
             for word in magic.line.split():
                 if word.isidentifier():
                     self.use(word)
+
+    def _restored(self, line: str) -> None:
+        """An older value, of which nothing is known but that its name was defined in this session before."""
+        try:
+            asked = parse_history_line(line)
+        except InvalidArgument:
+            return
+        source = ast.Name(id=asked.names[0], ctx=ast.Load()) if asked.target else None
+        for name in asked.binds:
+            self.bind(name, expr=source, certain=False)
 
     def nested(self, text: str, *, isolated: bool) -> None:
         """Python inside a string that runs here, nothing if it does not parse; `isolated`: its bindings do not stay."""

@@ -27,6 +27,7 @@ Handler = Callable[[Body, list[int]], Awaitable[Reply]]
 
 REGIONS_PER_REQUEST_MAX = 100_000
 UNITS_REPLY_BYTES_MAX = 16 * MIB
+VERSIONS_LISTED_MAX = 1_000
 # After these nobody here knows whether the store took the commit.
 OUTCOME_UNKNOWN_CODES = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
 
@@ -74,6 +75,7 @@ class StateRequests:
             "put_units": self.put_units,
             "commit": self.commit,
             "manifest": self.manifest,
+            "list_versions": self.list_versions,
             "fetch_units": self.fetch_units,
             "map_regions": self.map_regions,
             "unmap_regions": self.unmap_regions,
@@ -194,6 +196,16 @@ class StateRequests:
                 "manifest": answer.manifest or None,
             }
         )
+
+    async def list_versions(self, body: Body, _fds: list[int]) -> Reply:
+        """The session's kept versions, newest first."""
+        limit = min(fields.integer(body, "limit", 0) or VERSIONS_LISTED_MAX, VERSIONS_LISTED_MAX)
+        found = await self.store.list_versions(self._session(), limit)
+        return Reply({"versions": [
+            [entry.version, entry.parent, entry.created_unix_ms, entry.durable, entry.logical_bytes, entry.roots,
+             entry.execution_id]
+            for entry in found
+        ]})  # fmt: skip
 
     async def fetch_units(self, body: Body, _fds: list[int]) -> Reply:
         """Units by hash, as many as fit a frame; the peer asks again for the rest."""

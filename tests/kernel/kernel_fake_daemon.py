@@ -35,8 +35,8 @@ from looseleaf.worker.result_cache import begin_caches, tell_results
 RING_SLOTS = 8
 REQUESTS = (
     "hello", "record_runs", "prepare", "submit", "input_reply", "interrupt", "raise_epoch", "evict_workers",
-    "have_regions", "ring", "put_regions", "put_units", "commit", "manifest", "fetch_units", "map_regions",
-    "unmap_regions",
+    "have_regions", "ring", "put_regions", "put_units", "commit", "manifest", "list_versions", "fetch_units",
+    "map_regions", "unmap_regions",
 )  # fmt: skip
 Body = dict[str, Any]
 
@@ -327,6 +327,14 @@ class FakeKernelConnection:
     async def _commit(self, body: Body) -> Body:
         version = self.store.commit(body["manifest"], body["parent"], body["epoch"], body["execution_id"])
         return {"version": version, "durable": False}
+
+    async def _list_versions(self, body: Body) -> Body:
+        kept = sorted(self.store.manifests, reverse=True)[: body["limit"] or None]
+        decoded = [decode_manifest(self.store.manifests[version]) for version in kept]
+        return {"versions": [
+            [m.version, m.parent, m.created_unix_ms, False, m.logical_bytes(), len(m.roots), m.execution_id]
+            for m in decoded
+        ]}  # fmt: skip
 
     async def _manifest(self, body: Body) -> Body:
         head, manifest = StoreIO(self.store).manifest(body["version"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from looseleaf.checkpoint.version_list import ListedVersion
 from looseleaf.dirty_tracker import Memfd
 from looseleaf.errors import CapacityExceeded, Conflict, Corrupt, InvalidArgument, LooseLeafError
 from looseleaf.protocol.channel import Channel
@@ -37,6 +38,7 @@ class Daemon:
     def __init__(self, sock: socket.socket, ring_slots: int = 4) -> None:
         self.regions: dict[bytes, bytes] = {}
         self.units: dict[bytes, bytes] = {}
+        self.versions: list[list[Any]] = []
         self.batches: list[list[Any]] = []
         self.sent_segments: set[int] = set()
         self.overrides: dict[str, Callable[[dict[str, Any], list[int]], Any]] = {}
@@ -83,6 +85,9 @@ class Daemon:
     def on_manifest(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         manifest = None if message["known_version"] == 3 else b"m"
         return {"version": 3, "epoch": 2, "durable_version": 1, "manifest": manifest}
+
+    def on_list_versions(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        return {"versions": self.versions[: message["limit"]]}
 
     def on_fetch_units(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         return {"units": [[h, self.units[h]] for h in message["hashes"][:2] if h in self.units]}
@@ -296,6 +301,14 @@ def test_commit_returns_the_version_or_raises_the_conflict(both: tuple[Daemon, L
     assert both[1].commit(b"manifest", 0, 2, "x-1") == 1
     with pytest.raises(Conflict):
         both[1].commit(b"manifest", 5, 2, "x-1")
+
+
+def test_versions_are_rows_of_what_people_ask_for(both: tuple[Daemon, LinkStateIO]) -> None:
+    both[0].versions = [[3, 2, 1000, True, 2048, 4, "x-3"], [2, 1, 900, False, 2048, 4, "x-2"]]
+    assert both[1].versions(1) == [ListedVersion(3, 2, 1000, True, 2048, 4, "x-3")]
+    both[0].versions = [[3, 2, 1000, 1, 2048, 4, "x-3"]]
+    with pytest.raises(InvalidArgument, match="FIELD_MALFORMED"):
+        both[1].versions(1)
 
 
 def test_manifest_returns_head_and_bytes_unless_known(both: tuple[Daemon, LinkStateIO]) -> None:

@@ -228,6 +228,10 @@ class FakeStore:
         head = cp.SessionHead(session_id=session_id, epoch=self.epoch, version=self.head)
         return pb.GetManifestResponse(head=head, version=self.head)
 
+    async def list_versions(self, session_id: str, limit: int) -> list[cp.VersionInfo]:
+        kept = range(self.head, 0, -1)[:limit]
+        return [cp.VersionInfo(version=n, parent=n - 1, durable=n == 1, execution_id="x") for n in kept]
+
     async def mark_durable(self, session_id: str, version: int) -> tuple[bool, list[RegionKey]]:
         self._fail("mark_durable")
         if version not in self.versions:

@@ -250,7 +250,15 @@ async def test_message_of_too_many_regions_is_refused(peer: Peer, monkeypatch: p
         await peer.ask("have_regions", regions=rows(1, 2, 3))
 
 
-@pytest.mark.parametrize("kind", ["put_units", "commit", "manifest", "fetch_units", "map_regions"])
+async def test_versions_are_listed_newest_first(parts: Parts, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts.store.head = 3
+    reply = await peer.ask("list_versions", limit=2)
+    assert reply == {"versions": [[3, 2, 0, False, 0, 0, "x"], [2, 1, 0, False, 0, 0, "x"]]}
+    monkeypatch.setattr(state_requests, "VERSIONS_LISTED_MAX", 1)
+    assert [len((await peer.ask("list_versions", limit=limit))["versions"]) for limit in (0, 9)] == [1, 1]
+
+
+@pytest.mark.parametrize("kind", ["put_units", "commit", "manifest", "list_versions", "fetch_units", "map_regions"])
 async def test_connection_without_a_session_may_ask_for_no_state(parts: Parts, kind: str) -> None:
     peer = Peer(parts, SessionId(""))
     with pytest.raises(PreconditionFailed, match="NO_SESSION"):

@@ -1,0 +1,181 @@
+"""`%looseleaf`: the session's versions from inside the notebook, as text; always runs in the kernel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from IPython.core.interactiveshell import InteractiveShell
+
+from looseleaf.checkpoint.history import Change
+from looseleaf.checkpoint.manifest import UnitHeader
+from looseleaf.checkpoint.version_list import ListedVersion, pruned_ranges
+from looseleaf.errors import LooseLeafError, PreconditionFailed
+from looseleaf.kernel.run_log import RunLog
+from looseleaf.kernel.session import KernelSession
+from looseleaf.kernel.time_travel import CheckedOut, Restored, TimeTravel
+from looseleaf.recipe.history_line import HISTORY_MAGIC, HistoryLine, parse_history_line
+from looseleaf.recipe.transform import transform
+from looseleaf.units import format_bytes
+
+TEXT_CHARS_MAX: Final = 60
+HELP: Final = """\
+%looseleaf log [-n N]                    the session's kept versions, newest first
+%looseleaf diff [A] [B]                  what changed from version A (else the one before the newest) to B (else now)
+%looseleaf checkout VERSION [--force]    the whole state as it was at VERSION, as a new version: nothing is lost
+%looseleaf restore NAME... [--version N] [--as NEWNAME]
+                                         only these variables as they were at version N, or before their last change
+%looseleaf status                        session, versions, cluster
+A version -1 is the one before the newest, -2 the one before that."""
+
+
+def register_history_magics(
+    shell: InteractiveShell, session: KernelSession, travel: TimeTravel, running_source: Callable[[], str]
+) -> None:
+    """Makes `%looseleaf` known to `shell`. `running_source()`: the text of the cell that runs."""
+
+    def looseleaf(line: str) -> None:
+        """Versions of this notebook's state: log, diff, checkout, restore, status."""
+        try:
+            asked = parse_history_line(line)
+            print(_answer(asked, session, travel))
+            if asked.command in ("checkout", "restore"):
+                travel.load_for(running_source())
+        except LooseLeafError as error:
+            raise plain(error) from None
+
+    register: Any = shell.register_magic_function
+    register(looseleaf, "line", HISTORY_MAGIC)
+
+
+def refuse_on_worker(source: str) -> None:
+    """Raises PreconditionFailed `MAGIC_IN_GPU_CELL` if a cell for a worker uses the magic: a worker has one version."""
+    if f"get_ipython().run_line_magic('{HISTORY_MAGIC}'" in transform(source).python:
+        text = f"%{HISTORY_MAGIC} runs in the notebook's own process and this cell on a GPU: give it a cell of its own"
+        raise PreconditionFailed("MAGIC_IN_GPU_CELL", f"{text}; nothing was run")
+
+
+def plain(error: LooseLeafError) -> LooseLeafError:
+    """The same error as a person is to see it in a cell: its reason and its text, no traceback through our code."""
+    shown = {
+        "_render_traceback_": lambda self: [f"{self.reason}: {self.message}"],
+        "__str__": lambda self: self.message,
+    }
+    made: LooseLeafError = type(error.reason, (type(error),), shown)(error.reason, error.message, **error.fields)
+    return made
+
+
+def _answer(asked: HistoryLine, session: KernelSession, travel: TimeTravel) -> str:
+    if asked.command == "log":
+        kept = travel.versions(asked.limit)
+        return log_text(kept, session.runs, whole=len(kept) < asked.limit)
+    if asked.command == "diff":
+        old, new, found = travel.changes(asked.versions)
+        return diff_text(old, new, found)
+    if asked.command == "checkout":
+        return checkout_text(travel.check_out(asked.versions[0], force=asked.force))
+    if asked.command == "restore":
+        done = travel.restore(asked.names, asked.version, asked.target)
+        return restore_text(done, int(session.version), asked.target)
+    return _status_text(session, travel) if asked.command == "status" else HELP
+
+
+def log_text(kept: Sequence[ListedVersion], runs: RunLog, *, whole: bool) -> str:
+    """One line for each version and each row of versions that are no longer kept, newest first."""
+    if not kept:
+        return "this session has no saved version yet"
+    rows: list[list[str]] = [["version", "made", "saved", "size", "variables", "cells"]]
+    gone = {last: first for first, last in pruned_ranges(kept, whole=whole)}
+    for entry in kept:
+        rows.append([
+            str(entry.version), _when(entry.created_unix_ms), "durable" if entry.durable else "staged",
+            format_bytes(entry.logical_bytes), str(entry.roots), _cells(runs.cells_of(entry.version)),
+        ])  # fmt: skip
+        if entry.parent in gone:
+            first = gone[entry.parent]
+            rows.append([_span(first, entry.parent), "no longer kept"])
+    return _table(rows)
+
+
+def diff_text(old: int, new: int, found: Sequence[Change]) -> str:
+    """What differs, a variable a line."""
+    if not found:
+        return f"nothing differs between version {old} and version {new}"
+    rows = [["variable", "change", f"version {old}", f"version {new}", "new bytes"]]
+    for change in found:
+        after = _value(change.after)
+        if change.why_unsaved is not None:
+            after = f"{change.why_unsaved.reason} at {change.why_unsaved.path}"
+        size = format_bytes(change.moved_bytes) if change.moved_bytes else "-"
+        rows.append([change.name, change.kind, _value(change.before), after, size])
+    return _table(rows)
+
+
+def checkout_text(done: CheckedOut) -> str:
+    """What a checkout did and how to undo it."""
+    if done.version == done.source:
+        return f"version {done.source} is the newest: nothing to do"
+    what = f"the state is that of version {done.source}, now version {done.version}"
+    lines = [f"{what}; `%{HISTORY_MAGIC} checkout {done.before}` undoes it"]
+    if done.kept:
+        lines.append(f"left as they are, because no version can hold them: {', '.join(done.kept)}")
+    if done.dropped:
+        lines.append(f"given up, because no version can hold them: {', '.join(done.dropped)}")
+    return "\n".join([*lines, *done.problems])
+
+
+def restore_text(done: Restored, version: int, target: str) -> str:
+    """What a restore did and how to undo it."""
+    lines = []
+    if done.bound:
+        where = f"now version {version}" if not done.problem else f"not saved yet: {done.problem}"
+        command = f"%{HISTORY_MAGIC} restore {' '.join(done.bound)} --version {done.before}"
+        undo = "" if target else f"; `{command}` undoes it"
+        lines.append(f"{', '.join(done.bound)}: from version {done.source}, {where}{undo}")
+    if done.same:
+        lines.append(f"the same at version {done.source}: {', '.join(done.same)}")
+    return "\n".join(lines)
+
+
+def _status_text(session: KernelSession, travel: TimeTravel) -> str:
+    kept = travel.versions()
+    durable = max((entry.version for entry in kept if entry.durable), default=0)
+    pending = "changes since are not saved yet" if session.commits.pending else "nothing has changed since"
+    return _table([
+        ["session", str(session.session_id)],
+        ["version", f"{session.version}; {pending}"],
+        ["durable", str(durable) if durable else "no version yet"],
+        ["kept", f"{len(kept)}, {kept[-1].version} to {kept[0].version}" if kept else "no version yet"],
+    ])  # fmt: skip
+
+
+def _cells(sources: Sequence[str]) -> str:
+    """The last cell's first line, and how many ran before it; empty where that is not known."""
+    if not sources:
+        return ""
+    first = next((line.strip() for line in sources[-1].splitlines() if line.strip()), "")
+    return _shortened(first) + (f"  (+{len(sources) - 1})" if len(sources) > 1 else "")
+
+
+def _value(header: UnitHeader | None) -> str:
+    return "-" if header is None else _shortened(" ".join(header.preview.split()))
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= TEXT_CHARS_MAX else text[: TEXT_CHARS_MAX - 1] + "…"
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _when(unix_ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_ms / 1000))
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    columns = max(map(len, rows))
+    widths = [max((len(row[i]) for row in rows if i < len(row)), default=0) for i in range(columns)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)
