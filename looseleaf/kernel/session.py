@@ -20,18 +20,9 @@ from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, Precondi
 from looseleaf.ids import Epoch, SessionId, Version, new_execution_id, new_session_id
 from looseleaf.kernel.commit_policy import CommitPolicy
 from looseleaf.kernel.give_way import GaveWay, GiveWay
-from looseleaf.kernel.holders import Holder, Holders
 from looseleaf.kernel.link import DaemonLink, Welcome
 from looseleaf.kernel.live_facts import LiveFacts, SavedFacts
-from looseleaf.kernel.needs import (
-    WorkerNeed,
-    needed_on_worker,
-    needed_worker,
-    refuse_device_reads,
-    refuse_unsaved,
-    stubs_to_load,
-    surely_needed,
-)
+from looseleaf.kernel.needs import refuse_device_reads, refuse_unsaved, stubs_to_load, surely_needed
 from looseleaf.kernel.run_log import RunLog
 from looseleaf.kernel.threads import LeftThreads
 from looseleaf.kernel_config import ConfigError, KernelConfig
@@ -93,9 +84,6 @@ class KernelSession:
         self._problem = problem
         self._io: LinkStateIO | None = None
         self._saved_facts: SavedFacts | None = None
-        self.holders = Holders()
-        # Values that no version has and that hold an older state of others, not told yet: (variable, path).
-        self._stale: list[tuple[str, str]] = []
 
     def listen(self, on_event: Callable[[Message], None]) -> None:
         """Who gets the events of the running cell; called on the link's reader thread."""
@@ -222,7 +210,6 @@ class KernelSession:
             self._take_head()
             report = self.tracker.save(new_execution_id(), "cpu")
         self.commits.committed()
-        self.holds_changed()
         self.runs.saved(report.version)
         log.info(
             "committed version=%s dirty=%s/%s ms=%.1f",
@@ -281,7 +268,8 @@ class KernelSession:
             return
         with self.rebinding():
             report = self.tracker.advance(manifest)
-        self._stale += report.stale
+        for name, path in report.stale:
+            log.warning("value_stale name=%s path=%s", name, path)
 
     # -- before a cell ---------------------------------------------------------------------------------
 
@@ -307,7 +295,7 @@ class KernelSession:
             return
         stubs = set(self.tracker.stub_names())
         needed = stubs.intersection(surely_needed(recipe, source))
-        refuse_unsaved(manifest, needed, self.holders, self.epoch)
+        refuse_unsaved(manifest, needed)
         self._load(stubs_to_load(recipe, stubs, manifest, self.config.small_read_bytes_max), manifest, needed)
 
     def _load(self, names: list[str], manifest: Manifest, needed: Collection[str]) -> None:
@@ -326,46 +314,15 @@ class KernelSession:
         """Brings those of `names` that are not here into memory. Raises as `ready_for_cpu`."""
         manifest = self.manifest
         if self.tracker is not None and manifest is not None:
-            names = list(names)
-            refuse_unsaved(manifest, names, self.holders, self.epoch)
+            refuse_unsaved(manifest, names)
             stubs = set(self.tracker.stub_names())
             wanted = [name for name in names if name in stubs and name in manifest.roots]
             self._load(wanted, manifest, wanted)
 
-    def ready_for_gpu(self, recipe: Recipe, source: str) -> WorkerNeed:
-        """Where a GPU cell must run. Refuses one that needs what could not be saved and lives in no worker.
-
-        Raises PreconditionFailed `UNSAVED_VARIABLE`.
-        """
-        manifest = self.manifest
-        if manifest is None or self.tracker is None:
-            return WorkerNeed()
-        names = needed_on_worker(recipe, source)
-        return needed_worker(manifest, names, self.tracker.unsaved_here, self.holders, self.epoch)
-
-    # -- variables that no version has -----------------------------------------------------------------
-
-    def holds_changed(self, saved: Mapping[str, Any] | None = None) -> None:
-        """The newest version is here, after a GPU cell with its outcome `saved`: holders that it frees are told."""
-        manifest = self.manifest
-        if manifest is not None:
-            if saved is not None:
-                self.holders.ran(saved, manifest, self.epoch, time.time())
-            self._release(self.holders.superseded(manifest))
-
-    def _release(self, holds: list[tuple[Holder, list[str]]]) -> None:
-        for holder, names in holds:
-            body = {"host_id": holder.host_id, "worker_id": holder.worker_id, "names": names}
-            try:
-                self.send("release_unsaved", body).add_done_callback(_log_unreleased)
-            except LooseLeafError as error:
-                # It ends by itself soon.
-                log.info("hold_not_released %s", error)
-
-    def take_stale(self) -> list[tuple[str, str]]:
-        """What is to be told to the person of values that no version has, once; see `stale_note`."""
-        stale, self._stale = self._stale, []
-        return stale
+    def ready_for_gpu(self, recipe: Recipe, source: str) -> None:
+        """Refuses a GPU cell that needs what could not be saved. Raises PreconditionFailed `UNSAVED_VARIABLE`."""
+        if (manifest := self.manifest) is not None:
+            refuse_unsaved(manifest, surely_needed(recipe, source))
 
     # -- the frontend ----------------------------------------------------------------------------------
 
@@ -431,14 +388,8 @@ class KernelSession:
         """
         if self.config.commit_idle:
             self._commit_logged()
-        self._release(self.holders.all())
         self._leave()
 
     def _leave(self) -> None:
         self._link.close()
         self._close_io()
-
-
-def _log_unreleased(future: Future[Any]) -> None:
-    if not future.cancelled() and (error := future.exception()) is not None:
-        log.info("hold_not_released %s", error)
