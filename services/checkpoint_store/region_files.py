@@ -12,12 +12,13 @@ import heapq
 import os
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from looseleaf.errors import CapacityExceeded, LooseLeafError, Unavailable
+from looseleaf.services.checkpoint_store.disk import Disk
 from looseleaf.units import GIB, REGION_BYTES
 
 SLOT_BYTES: Final = REGION_BYTES
@@ -36,10 +37,10 @@ class RegionFiles:
     `STORE_IO` for an error of the disk, and CapacityExceeded `DISK_FULL`.
     """
 
-    def __init__(self, folder: Path, used: Iterable[int], fdatasync: Callable[[int], None] = os.fdatasync) -> None:
+    def __init__(self, folder: Path, used: Iterable[int], disk: Disk | None = None) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
-        self._fdatasync = fdatasync
+        self._disk = disk or Disk()
         # Lock order: this one before _condition. One sync at a time, so that each knows of those that failed before.
         self._syncing = threading.Lock()
         self._condition = threading.Condition()
@@ -100,7 +101,7 @@ class RegionFiles:
             self._unsynced[slot] = self._failed_syncs[slot // SLOTS_PER_FILE]
         with self._using(slot) as (fd, offset), _disk_errors("write", self._folder):
             while view:
-                written = os.pwrite(fd, view, offset)
+                written = self._disk.pwrite(fd, view, offset)
                 view, offset = view[written:], offset + written
 
     def sync(self, slots: Iterable[int]) -> None:
@@ -119,7 +120,7 @@ class RegionFiles:
 
     def _sync_file(self, number: int, fd: int, slots: Iterable[int]) -> None:
         try:
-            self._fdatasync(fd)
+            self._disk.fdatasync(fd)
         except OSError:
             with self._condition:
                 self._failed_syncs[number] += 1
@@ -134,8 +135,9 @@ class RegionFiles:
     def read(self, slot: int, length_bytes: int) -> bytes:
         """The first `length_bytes` of a pinned slot, fewer if the file ends before."""
         with self._using(slot) as (fd, offset), _disk_errors("read", self._folder):
-            data = os.pread(fd, length_bytes, offset)
-            while len(data) < length_bytes and (more := os.pread(fd, length_bytes - len(data), offset + len(data))):
+            pread = self._disk.pread
+            data = pread(fd, length_bytes, offset)
+            while len(data) < length_bytes and (more := pread(fd, length_bytes - len(data), offset + len(data))):
                 data += more
             return data
 

@@ -11,6 +11,7 @@ from looseleaf.services.checkpoint_store.collector import Collector
 from looseleaf.services.checkpoint_store.commits import Commits
 from looseleaf.services.checkpoint_store.core import keys
 from looseleaf.services.checkpoint_store.core.rows import RegionRow, UnitRow
+from looseleaf.services.checkpoint_store.disk import Disk
 from looseleaf.services.checkpoint_store.hosts import Hosts
 from looseleaf.services.checkpoint_store.index import StoreIndex
 from looseleaf.services.checkpoint_store.region_files import RegionFiles, sync_folder
@@ -36,11 +37,13 @@ class StoreLimits:
 class Store:
     """Every method of its parts blocks, may be called from any thread, and raises errors of ours only."""
 
-    def __init__(self, kv: KvBackend, folder: Path, limits: StoreLimits, clock: Clock) -> None:
+    def __init__(
+        self, kv: KvBackend, folder: Path, limits: StoreLimits, clock: Clock, disk: Disk | None = None
+    ) -> None:
         self.index = StoreIndex(kv, clock)
         slots, used_bytes = _what_is_stored(kv)
         self.usage = Usage(folder, limits.stored_bytes_max, limits.disk_free_bytes_min, used_bytes)
-        self.files = RegionFiles(folder / "regions", slots)
+        self.files = RegionFiles(folder / "regions", slots, disk)
         self.sessions = Sessions(self.index, limits.sessions_max)
         self.units = Units(self.index, self.usage)
         self.regions = Regions(self.index, self.files, self.usage)

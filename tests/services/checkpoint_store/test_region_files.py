@@ -9,6 +9,7 @@ import pytest
 
 from looseleaf.errors import CapacityExceeded, Unavailable
 from looseleaf.services.checkpoint_store import region_files
+from looseleaf.services.checkpoint_store.disk import Disk
 from looseleaf.services.checkpoint_store.region_files import SLOT_BYTES, SLOTS_PER_FILE, RegionFiles
 
 
@@ -33,7 +34,7 @@ def test_free_list_is_what_the_index_does_not_name(tmp_path: Path) -> None:
 
 def test_slots_spread_over_files_and_sync_touches_each_once(tmp_path: Path) -> None:
     synced: list[int] = []
-    files = RegionFiles(tmp_path, [SLOTS_PER_FILE], synced.append)
+    files = RegionFiles(tmp_path, [SLOTS_PER_FILE], Disk(fdatasync=synced.append))
     files.write(0, b"a")
     files.write(1, b"b")
     files.write(SLOTS_PER_FILE, b"c")
@@ -100,7 +101,7 @@ def test_disk_errors_are_ours_and_the_files_live_on(
         if fail:
             raise OSError(number, os.strerror(number))
 
-    files = RegionFiles(tmp_path, [], fdatasync)
+    files = RegionFiles(tmp_path, [], Disk(fdatasync=fdatasync))
     slot, other = files.allocate(), files.allocate()
     files.write(slot, b"x")
     files.write(other, b"y")
@@ -157,7 +158,7 @@ def test_close_waits_for_running_calls_and_refuses_new_ones(tmp_path: Path) -> N
         release.wait(10)
         os.fstat(fd)
 
-    files = RegionFiles(tmp_path, [], fdatasync)
+    files = RegionFiles(tmp_path, [], Disk(fdatasync=fdatasync))
     files.write(files.allocate(), b"x")
     syncing = threading.Thread(target=files.sync, args=([0],))
     syncing.start()
