@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from looseleaf.checkpoint.by_name import is_session_class
-from looseleaf.checkpoint.loaded_memory import loaded_memory
+from looseleaf.checkpoint.loaded_memory import check_range, loaded_memory
 from looseleaf.checkpoint.memory import MemoryMap
 
 # What holds buffers, for the walk.
@@ -89,6 +89,7 @@ def reduce_buffer(value: Any, memory: MemoryMap) -> Any:
 
 def arrow_buffer(memory: Any, place: int, size_bytes: int) -> Any:
     """The buffer over `size_bytes` of `memory` from byte `place` on."""
+    check_range(place, size_bytes, len(memory) if isinstance(memory, bytes) else loaded_memory(memory).size_bytes)
     if isinstance(memory, bytes):
         return pa.py_buffer(memory).slice(place, size_bytes)
     loaded = loaded_memory(memory)

@@ -11,6 +11,7 @@ from looseleaf.checkpoint.by_name import SESSION_MODULE, is_session_class
 from looseleaf.checkpoint.code_names import names_read_by
 from looseleaf.checkpoint.manifest import UNIT_BYTES_MAX, PayloadEntry, UnitHeader
 from looseleaf.checkpoint.memory import Block
+from looseleaf.checkpoint.persons_code import DETAIL_CHARS_MAX, BreakOff, out_of_memory, shown
 from looseleaf.checkpoint.pickler import NAMESPACE_ID, PickleScope, UnitPickler
 from looseleaf.checkpoint.previews import kind_of, plain_flag, preview_of, sizes_of
 from looseleaf.checkpoint.session_globals import SESSION_TEXT, names_session_global
@@ -21,7 +22,6 @@ from looseleaf.units import format_bytes
 
 # Every unit needs these to be read; they say nothing about the value.
 _OURS: Final = "looseleaf.checkpoint."
-_DETAIL_CHARS_MAX: Final = 500
 # The state of a CUDA generator: a seed and an offset.
 _GENERATOR_BYTES: Final = 16
 
@@ -72,7 +72,9 @@ def draft_unit(scope: PickleScope, unit_id: UnitId, value: Any, *, plain: bool, 
             is_bundle = isinstance(value, Bundle)
             draft.data = write_bundle(pickler, value) if is_bundle else write_value(pickler, value, unit_id)
             construction = None
-    except Exception as error:
+    except BreakOff:
+        raise
+    except BaseException as error:
         draft.failure = _failure(error, value if pickler.last is None else pickler.last)
         return draft
     draft.refs = _named_ids(pickler.used)
@@ -112,16 +114,18 @@ def _check_size(draft: Draft) -> None:
         draft.data = b""
 
 
-def _failure(error: Exception, culprit: Any) -> Failure:
+def _failure(error: BaseException, culprit: Any) -> Failure:
+    if isinstance(error, MemoryError):
+        error = out_of_memory("there was no memory for its pickle")
     if isinstance(error, LooseLeafError):
         return Failure(error.reason, error.message, culprit)
     if isinstance(error, RecursionError) or isinstance(error.__cause__, RecursionError):
         detail = "objects are nested more deeply than can be saved: keep them in a list instead of a chain"
         return Failure("TOO_DEEP", detail, culprit, too_deep=True)
-    text = f"{type(culprit).__name__} cannot be saved: {type(error).__name__}: {error}"
-    printable = text.encode("ascii", "backslashreplace").decode("ascii")
-    is_race = isinstance(error, RuntimeError) and "during iteration" in str(error)
-    return Failure("NOT_SERIALIZABLE", printable[:_DETAIL_CHARS_MAX], culprit, passing=is_race)
+    text = shown(error)
+    is_race = type(error) is RuntimeError and "during iteration" in text
+    detail = f"{type(culprit).__name__} cannot be saved: {text}"[:DETAIL_CHARS_MAX]
+    return Failure("NOT_SERIALIZABLE", detail, culprit, passing=is_race)
 
 
 def header_of(draft: Draft, payload_ids: dict[PayloadId, PayloadEntry]) -> UnitHeader:

@@ -6,11 +6,32 @@ import ctypes
 import importlib
 import sys
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from looseleaf.checkpoint.memory import CPU, Block, active_backend, address_of_bytes, array_bounds
-from looseleaf.errors import PreconditionFailed
+from looseleaf.errors import Corrupt, PreconditionFailed
 from looseleaf.ids import PayloadId
+
+
+def check_range(start: int, size_bytes: int, within_bytes: int) -> None:
+    """Raises Corrupt `PAYLOAD_DAMAGED` unless the range lies within the memory: nobody may ever look beside it."""
+    if start < 0 or size_bytes < 0 or start + size_bytes > within_bytes:
+        text = f"a saved value lies at bytes {start} to {start + size_bytes} of a block that has {within_bytes}"
+        raise Corrupt("PAYLOAD_DAMAGED", text)
+
+
+def check_elements(
+    start: int, shape: Sequence[int], strides: Sequence[int], item_bytes: int, within_bytes: int
+) -> None:
+    """As `check_range` for elements; `start` and `strides` in bytes."""
+    if len(shape) != len(strides) or any(count < 0 for count in shape):
+        raise Corrupt("PAYLOAD_DAMAGED", f"a saved value of shape {tuple(shape)} has strides {tuple(strides)}")
+    if 0 in shape:
+        return
+    steps = [(count - 1) * stride for count, stride in zip(shape, strides, strict=True)]
+    low = start + sum(step for step in steps if step < 0)
+    check_range(low, start + sum(step for step in steps if step > 0) + item_bytes - low, within_bytes)
 
 
 class LoadedMemory:
@@ -71,6 +92,7 @@ class LoadedMemory:
         """The torch storage over [offset, offset + size_bytes); the same object for the same range."""
         found = self._storages.get((offset, size_bytes))
         if found is None:
+            check_range(offset, size_bytes, self.size_bytes)
             found = self._storages[offset, size_bytes] = self._make_storage(offset, size_bytes)
         return found
 

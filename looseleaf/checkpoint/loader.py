@@ -1,6 +1,7 @@
 """Stored units as live objects again: any subset, with everything that they share shared (design §3).
 
 Units load after what they refer to. On a cycle of references the objects of all its units exist before any is filled.
+No byte is unpickled before its hash was found to be the manifest's.
 """
 
 from __future__ import annotations
@@ -11,23 +12,34 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from looseleaf.checkpoint import unit_format
-from looseleaf.checkpoint.bundles import parse_name
+from looseleaf.checkpoint.bundles import Bundle, parse_name
 from looseleaf.checkpoint.components import components
 from looseleaf.checkpoint.loaded_memory import LoadedMemory
 from looseleaf.checkpoint.manifest import Manifest, PayloadEntry, UnitEntry
+from looseleaf.checkpoint.persons_code import BreakOff, import_error, restore_error
 from looseleaf.checkpoint.rebuild import module_attribute
 from looseleaf.checkpoint.state_io import StateIO
-from looseleaf.errors import Corrupt, LooseLeafError, PreconditionFailed
+from looseleaf.dirty_tracker import hash128
+from looseleaf.errors import Corrupt, LooseLeafError, NotFound
 from looseleaf.ids import PayloadId, UnitId
 
 
 class _UnitReader(pickle.Unpickler):
     """One unit's pickles; `lookup` answers for what they name outside the unit."""
 
-    def __init__(self, data: bytes | memoryview, lookup: Callable[[int | str], Any]) -> None:
+    def __init__(self, data: bytes | memoryview, lookup: Callable[[Any], Any]) -> None:
         self.mode = bytes(data[:1])
         super().__init__(io.BytesIO(data[1:]))
         self._lookup = lookup
+
+    def find_class(self, module: str, name: str) -> Any:
+        """A class or function by name, imported if need be."""
+        try:
+            return super().find_class(module, name)
+        except BreakOff:
+            raise
+        except BaseException as error:
+            raise import_error(error, module, name) from error
 
     def persistent_load(self, name: Any) -> Any:
         """The object behind a persistent id."""
@@ -55,7 +67,8 @@ class Loader:
         # Mapped together before the units that refer to them are made.
         self._mapped: dict[PayloadId, Any] = {}
         self.mapped_bytes = 0
-        self._data: Mapping[bytes, bytes] = fetched or {}
+        self._data: dict[bytes, bytes] = dict(fetched or {})
+        self._lost: dict[bytes, LooseLeafError] = {}
         self._readers: dict[UnitId, _UnitReader] = {}
         self._in_work: set[UnitId] = set()
         self._to_fill: list[tuple[int, bytes, Any, Callable[[], Any]]] = []
@@ -78,9 +91,19 @@ class Loader:
 
     def _fetch(self, groups: list[list[UnitId]]) -> None:
         wanted = [self._entry(unit_id) for group in groups for unit_id in group if not self._is_here(unit_id)]
-        inline = {entry.hash for entry in wanted if not entry.regions} - self._data.keys()
-        if inline:
-            self._data = {**self._data, **self._io.fetch_units(sorted(inline))}
+        inline = {entry.hash for entry in wanted if not entry.regions} - self._data.keys() - self._lost.keys()
+        todo = [sorted(inline)] if inline else []
+        while todo:
+            hashes = todo.pop()
+            try:
+                self._data.update(self._io.fetch_units(hashes))
+            except (NotFound, Corrupt) as error:
+                # One that is lost must not cost the others: halves, down to that one.
+                middle = len(hashes) // 2
+                if not middle:
+                    self._lost[hashes[0]] = error
+                else:
+                    todo += [hashes[:middle], hashes[middle:]]
 
     def _map_ahead(self, groups: list[list[UnitId]]) -> None:
         """One request for all payloads instead of one for each."""
@@ -135,22 +158,20 @@ class Loader:
             # Sets and dicts last: the hash of a key may depend on its contents.
             for made in sorted(self._to_fill, key=lambda made: made[0]):
                 unit_format.fill(*made[1:])
-        except Exception as error:
+        except BreakOff:
+            raise
+        except BaseException as error:
             self._fail(group, error)
         finally:
             for unit_id in group:
                 self._readers.pop(unit_id, None)
                 self._in_work.discard(unit_id)
 
-    def _fail(self, group: list[UnitId], error: Exception) -> None:
-        if not isinstance(error, LooseLeafError):
-            kind = self._entry(group[0]).header.type_name
-            error = PreconditionFailed(
-                "RESTORE_FAILED", f"a saved {kind} could not be made again here: {type(error).__name__}: {error}"
-            )
+    def _fail(self, group: list[UnitId], error: BaseException) -> None:
+        failure = restore_error(error, self._entry(group[0]).header.type_name)
         for unit_id in group:
             self.loaded.pop(unit_id, None)
-            self.failed[unit_id] = error
+            self.failed[unit_id] = failure
 
     def forget_failures(self, reason: str) -> None:
         """The next `load` tries units again that failed for `reason`."""
@@ -166,13 +187,19 @@ class Loader:
         return reader
 
     def _bytes_of(self, entry: UnitEntry) -> bytes | memoryview:
-        if not entry.regions:
+        data: bytes | memoryview
+        if entry.regions:
+            data = memoryview(self._io.map_regions(entry.regions)).cast("B")
+            self.mapped_bytes += entry.size_bytes
+        elif entry.hash in self._lost:
+            raise self._lost[entry.hash]
+        elif entry.hash in self._data:
             data = self._data[entry.hash]
         else:
-            data = memoryview(self._io.map_regions(entry.regions)).cast("B")  # type: ignore[assignment]
-            self.mapped_bytes += entry.size_bytes
-        if len(data) != entry.size_bytes or not data:
-            raise Corrupt("UNIT_DAMAGED", f"a saved object has {len(data)} bytes instead of {entry.size_bytes}")
+            raise Corrupt("UNIT_MISSING", "a saved object that others refer to is not listed as theirs")
+        # Unpickling runs whatever the bytes say: only what was saved may come so far.
+        if len(data) != entry.size_bytes or not data or hash128(data) != entry.hash:
+            raise Corrupt("UNIT_DAMAGED", f"a saved object is damaged: its {len(data)} bytes are not what was saved")
         return data
 
     def _make(self, unit_id: UnitId) -> None:
@@ -190,15 +217,24 @@ class Loader:
         rank = 1 if reader.mode in (unit_format.MODE_DICT, unit_format.MODE_SET) else 0
         self._to_fill.append((rank, reader.mode, made, reader.load))
 
-    def _lookup(self, name: int | str) -> Any:
+    def _lookup(self, name: Any) -> Any:
+        if type(name) is str:
+            place = parse_name(name)
+            return _module_dict(name) if place is None else self._member(*place)
+        if type(name) is not int:
+            raise Corrupt("UNIT_DAMAGED", f"a saved object names another by a {type(name).__name__}")
         if name == 0:
             return self._namespace
-        if isinstance(name, str):
-            place = parse_name(name)
-            return _module_dict(name) if place is None else self._object_of(place[0])[place[1]]
         if name in self._manifest.payloads:
             return self._memory_of(PayloadId(name))
         return self._object_of(UnitId(name))
+
+    def _member(self, unit_id: UnitId, index: int) -> Any:
+        bundle = self._object_of(unit_id)
+        members = bundle.members if type(bundle) is Bundle else bundle
+        if type(members) is not list or index >= len(members):
+            raise Corrupt("UNIT_DAMAGED", f"a saved object names place {index} of what has no such place")
+        return members[index]
 
     def _object_of(self, unit_id: UnitId) -> Any:
         if unit_id in self.loaded:
@@ -208,6 +244,8 @@ class Loader:
             return found
         if unit_id in self.failed:
             raise self.failed[unit_id]
+        if unit_id not in self._manifest.units:
+            raise Corrupt("UNIT_DAMAGED", f"a saved object names unit {unit_id}, which this version does not have")
         self._make(unit_id)
         return self.loaded[unit_id]
 

@@ -5,16 +5,17 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from looseleaf.checkpoint.loaded_memory import loaded_memory
+from looseleaf.checkpoint.loaded_memory import check_elements, loaded_memory
 from looseleaf.checkpoint.memory import Block, MemoryMap, array_bounds, outermost
 from looseleaf.checkpoint.rebuild import set_attributes
-from looseleaf.errors import PreconditionFailed
+from looseleaf.errors import Corrupt, PreconditionFailed
 from looseleaf.units import INLINE_PAYLOAD_BYTES_MAX
 
 
@@ -151,10 +152,18 @@ def array_on_memory(
     memory: Any, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...], strides: tuple[int, ...], writeable: bool
 ) -> np.ndarray[Any, Any]:
     """An array whose elements lie in `memory` from byte `offset` on."""
-    buffer = loaded_memory(memory).array_buffer()
+    loaded = loaded_memory(memory)
+    _check_plain(dtype)
+    check_elements(offset, shape, strides, dtype.itemsize, loaded.size_bytes)
+    buffer = loaded.array_buffer()
     made: np.ndarray[Any, Any] = np.ndarray(shape, dtype, buffer, offset, strides)
     made.flags.writeable = writeable
     return made
+
+
+def _check_plain(dtype: np.dtype[Any]) -> None:
+    if dtype.hasobject:
+        raise Corrupt("PAYLOAD_DAMAGED", "saved memory would be taken for pointers to objects")
 
 
 def array_view(
@@ -164,6 +173,8 @@ def array_view(
     """A view of `base`, `offset` bytes from its first element."""
     alias = _contiguous_alias(base)
     assert alias is not None
+    _check_plain(dtype)
+    check_elements(offset, shape, strides, dtype.itemsize, base.nbytes)
     made: np.ndarray[Any, Any]
     if writeable and not base.flags.writeable:
         # The view was taken before its base was made read-only.
@@ -183,6 +194,7 @@ def object_view(
     """A view of an array of objects, `offset` elements from its first one in memory."""
     alias = _contiguous_alias(base)
     assert alias is not None
+    check_elements(offset * base.itemsize, shape, strides, base.itemsize, base.nbytes)
     flat = alias.reshape(-1)[offset:]
     return np.lib.stride_tricks.as_strided(flat, shape, strides, writeable=writeable)
 
@@ -201,6 +213,9 @@ def memory_mapped_file(
     """The same file mapped again; never created, never truncated."""
     if not Path(filename).exists():
         raise PreconditionFailed("MAPPED_FILE_GONE", f"the array maps {filename}, which is not on this host")
+    # Numpy would make the file longer.
+    if Path(filename).stat().st_size < offset + math.prod(shape) * dtype.itemsize:
+        raise PreconditionFailed("MAPPED_FILE_GONE", f"the array maps {filename}, which has become shorter since")
     return np.memmap(filename, dtype, "r+" if mode == "w+" else mode, offset, shape, order)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 import logging
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from looseleaf.checkpoint import import_filters
 from looseleaf.checkpoint.identity import has_identity
@@ -16,6 +16,7 @@ from looseleaf.checkpoint.loader import Loader
 from looseleaf.checkpoint.manifest import Manifest, Unsaved
 from looseleaf.checkpoint.memory import raw_access
 from looseleaf.checkpoint.patches import apply_patches
+from looseleaf.checkpoint.persons_code import BreakOff, shown
 from looseleaf.checkpoint.reports import RestoreReport
 from looseleaf.checkpoint.stub import Stub
 from looseleaf.ids import UnitId
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from looseleaf.checkpoint.tracker import StateTracker
 
 log = logging.getLogger("looseleaf.checkpoint")
-
-IMPORT_ERROR_CHARS_MAX: Final = 500
 
 
 def stub_for(manifest: Manifest, name: str) -> Stub | None:
@@ -46,13 +45,16 @@ class Restorer:
         self._namespace = tracker.namespace
         self.problems: list[str] = []
 
-    def restore(self, names: list[str], imports: list[str]) -> RestoreReport:
+    def restore(self, names: list[str], imports: list[str], fetched: Mapping[bytes, bytes]) -> RestoreReport:
         """See StateTracker.restore."""
         tracker, manifest = self._tracker, self._manifest
-        tracker.labels.next_id = max(tracker.labels.next_id, manifest.next_id)
+        closure = manifest.closure(names)
         with raw_access():
+            loader = self.new_loader(fetched)
+            # All that may raise comes before all that changes something here.
+            loader.fetch(self._heads_to_load(closure.names))
+            tracker.labels.next_id = max(tracker.labels.next_id, manifest.next_id)
             self.place_stubs()
-            loader = self.new_loader()
             is_first = self.begin_process_state(loader)
         # A person's code, which must see the devices as cells do.
         began_s = time.monotonic()
@@ -60,7 +62,6 @@ class Restorer:
             failed_imports = self._import(imports)
         import_s = time.monotonic() - began_s
         with raw_access():
-            closure = manifest.closure(names)
             wanted = [name for name in closure.names if type(self._namespace.get(name)) is Stub]
             with import_filters.noted():
                 restored, failed = self._load(wanted, loader)
@@ -76,6 +77,17 @@ class Restorer:
         """A loader of the tracked version that takes what lives here as it is."""
         return Loader(self._manifest, self._tracker.io, self._namespace, self._tracker.labels.live, fetched)
 
+    def _heads_to_load(self, names: Iterable[str]) -> list[UnitId]:
+        live, hidden = self._namespace, self._tracker.hidden
+        heads = [self._manifest.roots[n] for n in names if n not in live or type(live[n]) is Stub or hidden(n)]
+        process_state = self._process_state_to_set()
+        return heads if process_state is None else [process_state, *heads]
+
+    def _process_state_to_set(self) -> UnitId | None:
+        unit_id = self._manifest.process_state
+        is_set = unit_id is None or self._tracker.applied_process_state == self._manifest.units[unit_id].hash
+        return None if is_set else unit_id
+
     def place_stubs(self) -> list[str]:
         """A stub for each variable of the version that the namespace lacks; returns their names."""
         known = [*self._manifest.roots, *(entry.name for entry in self._manifest.unsaved if not entry.is_place)]
@@ -88,8 +100,8 @@ class Restorer:
 
     def begin_process_state(self, loader: Loader) -> bool:
         """Environment, directory and path of the version, if its process state is not set here yet."""
-        unit_id = self._manifest.process_state
-        if unit_id is None or self._tracker.applied_process_state == self._manifest.units[unit_id].hash:
+        unit_id = self._process_state_to_set()
+        if unit_id is None:
             return False
         loader.load([unit_id])
         if unit_id in loader.failed:
@@ -117,8 +129,10 @@ class Restorer:
         for name in imports:
             try:
                 importlib.import_module(name)
-            except (Exception, SystemExit) as error:
-                failed.append((name, f"{type(error).__name__}: {error}"[:IMPORT_ERROR_CHARS_MAX]))
+            except BreakOff:
+                raise
+            except BaseException as error:
+                failed.append((name, shown(error)))
         return tuple(failed)
 
     def _load(self, wanted: list[str], loader: Loader) -> tuple[list[str], list[Unsaved]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from looseleaf.checkpoint.by_name import is_session_class
-from looseleaf.checkpoint.loaded_memory import loaded_memory
+from looseleaf.checkpoint.loaded_memory import check_elements, loaded_memory
 from looseleaf.errors import PreconditionFailed
 
 if TYPE_CHECKING:
@@ -132,6 +132,10 @@ def tensor(
     """A tensor over `memory`; one that belonged to an autograd graph says so when somebody goes backward through it."""
     requires_grad, graph, conjugate, negative, inference = flags
     storage = storage_on_memory(memory, place, size_bytes)
+    offset, shape, strides = geometry
+    # Torch would rather give a storage more memory than refuse.
+    steps = [stride * dtype.itemsize for stride in strides]
+    check_elements(offset * dtype.itemsize, shape, steps, dtype.itemsize, storage.nbytes())
     if inference:
         with torch.inference_mode():
             return _as_kind(_strided(storage, dtype, geometry), kind, False)

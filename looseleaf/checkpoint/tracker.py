@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from looseleaf.checkpoint.capture import Captured, capture
 from looseleaf.checkpoint.facts import light_header
 from looseleaf.checkpoint.history import made_newest
 from looseleaf.checkpoint.labels import HELD_BYTES_MAX, Labels
+from looseleaf.checkpoint.loader import Loader
 from looseleaf.checkpoint.manifest import NAMES_MAX, Manifest, UnitHeader, Unsaved, decode_manifest
 from looseleaf.checkpoint.memory import raw_access
 from looseleaf.checkpoint.patches import find_patches
@@ -271,18 +272,27 @@ class StateTracker:
         """Makes `names`, and what their code reads by name, live; every other variable of the session gets a stub.
 
         The first call also sets the process state. `version`: the one wanted, 0 for the newest; a newer one than held
-        is followed first. Raises what the StateIO raises; a value that cannot be made again is reported, not raised.
+        is followed first. Raises what the StateIO raises, and then no variable has another value than before; a value
+        that cannot be made again is reported, not raised.
         """
-        if self.manifest.version == 0 or version > self.manifest.version:
-            self._fetch(Version(version))
-        return Restorer(self).restore(list(names), list(imports))
+        wanted = list(names)
+        is_behind = self.manifest.version == 0 or version > self.manifest.version
+        fetched = self._follow(Version(version), wanted) if is_behind else {}
+        return Restorer(self).restore(wanted, list(imports), fetched)
 
-    def _fetch(self, version: Version) -> None:
+    def _follow(self, version: Version, names: list[str]) -> Mapping[bytes, bytes]:
+        """Advances to the version; what of it `names` need is asked for before anything changes here."""
         _, data = self.io.manifest(version)
-        if data is not None:
-            self.advance(data)
-        elif version:
+        if data is None and version:
             raise NotFound("VERSION_UNKNOWN", f"version {version} of this session is not in the store", version=version)
+        if data is None:
+            return {}
+        new = decode_manifest(data)
+        heads = [new.roots[name] for name in new.closure(names).names]
+        heads += [] if new.process_state is None else [new.process_state]
+        fetched = Loader(new, self.io, self.namespace, self.labels.live).fetch(heads)
+        Advancer(self).advance(new)
+        return fetched
 
     def advance(self, manifest_bytes: bytes) -> AdvanceReport:
         """Follows a version that another holder committed: whatever reaches a changed unit becomes a stub here.

@@ -9,12 +9,14 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final, Literal
 
+from looseleaf.checkpoint.persons_code import BreakOff
+
 # By default it does nothing, so one that comes late is harmless.
 SIGNAL: Final = signal.SIGURG
 By = Literal["cell", "interrupt"]
 
 
-class GaveWay(BaseException):
+class GaveWay(BreakOff):
     """The commit was broken off: nothing of it happened, the next one does all of it.
 
     No Exception, so that neither a person's `__getstate__` nor code that reports what cannot be saved swallows it.
