@@ -96,6 +96,7 @@ def _visited(digest: str, moved: Transformed, future_annotations: bool) -> CellF
         superseded=tuple(visitor.superseded),
         deletes=frozenset(visitor.deletes),
         may_delete=frozenset(visitor.may_delete),
+        stored=tuple(visitor.stored),
         touched=frozenset(visitor.touched),
         modules=frozenset(visitor.modules),
         star_imports=tuple(dict.fromkeys(visitor.star_imports)),

@@ -76,6 +76,7 @@ class CellFacts:
     `reads`: one entry per name and set of names bound before it. `loads`: every name loaded at top level.
     `bindings`: in order. `superseded`: bound, then bound again or deleted; they stay if the cell fails between.
     `deletes`: session names that are gone afterwards; `may_delete`: on some path.
+    `stored`: (name, expression) of what the cell puts into the objects of names.
     `touched`: names whose object the cell may change in place. `modules`: of import statements at top level.
     `star_imports`: modules whose names are not known here. `dynamic`: as in `CodeFacts`.
     `calls`: dotted names called at top level. `unpickles`: classes of the session may be looked up by name.
@@ -92,6 +93,7 @@ class CellFacts:
     superseded: tuple[Binding, ...] = ()
     deletes: frozenset[str] = frozenset()
     may_delete: frozenset[str] = frozenset()
+    stored: tuple[tuple[str, ast.expr], ...] = field(default=(), compare=False, repr=False)
     touched: frozenset[str] = frozenset()
     modules: frozenset[str] = frozenset()
     star_imports: tuple[str, ...] = ()

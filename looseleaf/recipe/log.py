@@ -5,7 +5,8 @@ A cell that was edited but not run again changes nothing here; a cell run out of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ast
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -14,7 +15,7 @@ from looseleaf.recipe.analyze import UNPARSEABLE, analyze_cell
 from looseleaf.recipe.device_walk import Background, DeviceWalk
 from looseleaf.recipe.facts import Binding, BindingKind, CellFacts, CodeFacts
 from looseleaf.recipe.history_line import FORGET_ALL
-from looseleaf.recipe.provenance import held_names, names_in
+from looseleaf.recipe.provenance import held_names, made_in, names_in
 from looseleaf.recipe.values import UNKNOWN, Value, join
 
 # Names whose definitions are kept; more are forgotten oldest first, which costs precision, never a failure.
@@ -44,7 +45,8 @@ class Definition:
 
     `certain`: it surely happened. `codes`: notebook code that the object is or may run.
     `carries`: notebook functions and classes that the object may hold. `modules`: for an import, what provides it; for
-    a value, packages that its expression used. `value`: what the device walk knows of it.
+    a value, packages that its expression used. `value`: what the device walk knows of it. `makes`: notebook code
+    that the result of calling it may hold.
     """
 
     kind: BindingKind
@@ -54,6 +56,7 @@ class Definition:
     carries: frozenset[str] = frozenset()
     modules: frozenset[str] = frozenset()
     value: Value = UNKNOWN
+    makes: frozenset[str] = frozenset()
 
     @property
     def is_class(self) -> bool:
@@ -144,6 +147,8 @@ class ExecutionLog:
             self._bind(binding, run, changes.get(binding.name, UNKNOWN))
         for name in written - facts.defines:
             self._put(name, Definition("value", run.sequence, certain=False, value=changes.get(name, UNKNOWN)))
+        for name, expr in facts.stored:
+            self._put_into(name, expr)
         bound = facts.defines | facts.imports | written
         for name in changes.keys() - bound:
             old = self._definitions.get(name)
@@ -179,6 +184,7 @@ class ExecutionLog:
             carries=self._carried(binding),
             modules=self._used_modules(binding),
             value=value,
+            makes=frozenset().union(*(made_in(binding.name, code.node, self) for code in binding.codes)),
         )
         self._put(binding.name, definition)
 
@@ -193,6 +199,7 @@ class ExecutionLog:
                 carries=definition.carries | old.carries,
                 modules=definition.modules | old.modules,
                 value=join(definition.value, old.value) if definition.value != UNKNOWN else old.value,
+                makes=definition.makes | old.makes,
             )
         self._definitions[name] = definition
         if len(self._definitions) > DEFINITIONS_MAX:
@@ -203,7 +210,12 @@ class ExecutionLog:
         for code in binding.codes:
             names |= code.carries
         if binding.kind == "value":
-            names |= held_names(binding.expr, self._is_class)
+            names |= held_names(binding.expr, self)
+        carried = self._code_behind(names)
+        return carried - {binding.name} if binding.kind == "code" else carried
+
+    def _code_behind(self, names: Iterable[str]) -> frozenset[str]:
+        """Names of the notebook code that the objects of `names` are or hold."""
         carried: set[str] = set()
         for name in names:
             held = self._definitions.get(name)
@@ -212,19 +224,37 @@ class ExecutionLog:
             carried |= held.carries
             if held.codes:
                 carried.add(name)
-        return frozenset(carried - {binding.name} if binding.kind == "code" else carried)
+        return frozenset(carried)
 
-    def _is_class(self, name: str) -> bool:
+    def _put_into(self, name: str, expr: ast.expr) -> None:
+        """The object of `name` now holds the value of `expr` too."""
+        old = self._definitions.get(name)
+        if old is None or old.kind == "import":
+            return
+        carries = old.carries | (self._code_behind(held_names(expr, self)) - {name})
+        modules = old.modules | self._modules_behind(expr)
+        if carries != old.carries or modules != old.modules:
+            self._definitions[name] = replace(old, carries=carries, modules=modules)
+
+    def made_by(self, name: str) -> frozenset[str]:
+        """Notebook code that the result of calling `name` may hold."""
         definition = self._definitions.get(name)
-        return definition is not None and definition.is_class
+        return definition.makes if definition is not None else frozenset()
+
+    def has_method(self, name: str, attr: str) -> bool:
+        """`name` is an instance of a notebook class with a method `attr`."""
+        definition = self._definitions.get(name)
+        bodies = [c.node.body for c in definition.value.cls if isinstance(c.node, ast.ClassDef)] if definition else []
+        return any(isinstance(n, ast.FunctionDef) and n.name == attr for body in bodies for n in body)
 
     def _used_modules(self, binding: Binding) -> frozenset[str]:
         """Packages that may be needed to load the value: of the expression's names, through code that it calls."""
-        if binding.kind == "code":
-            return frozenset()
+        return frozenset() if binding.kind == "code" else self._modules_behind(binding.expr)
+
+    def _modules_behind(self, expr: ast.expr | None) -> frozenset[str]:
         found: set[str] = set()
         seen: set[str] = set()
-        todo = list(names_in(binding.expr))
+        todo = list(names_in(expr))
         while todo:
             name = todo.pop()
             definition = self._definitions.get(name)

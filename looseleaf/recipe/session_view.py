@@ -14,6 +14,8 @@ _OPAQUE_PACKAGES = frozenset(
     {"jax", "jaxlib", "flax", "optax", "tensorflow", "keras", "cupy", "cudf", "cuml", "cugraph", "xgboost"}
 )
 _FRAMEWORKS = frozenset({"jax", "flax", "tensorflow", "keras"})
+# Types of functions that no notebook defines.
+_LIBRARY_CODE = frozenset({"builtin_function_or_method", "ufunc"})
 _CONTAINER_TYPES = frozenset({"dict", "list", "tuple"})
 
 
@@ -45,7 +47,19 @@ class SessionView:
         if self._is_module(name):
             return True
         definition = self.definition(name)
-        return definition is not None and definition.kind == "import"
+        if definition is None:
+            return self._is_from_star(name)
+        return definition.kind == "import"
+
+    def _is_from_star(self, name: str) -> bool:
+        """Code that a star import brought: no run names it, and its module is one that a star import names."""
+        if not self.log.star_modules:
+            return False
+        facts = self.recorded(name)
+        if facts is None or facts.type_name in _LIBRARY_CODE:
+            return facts is not None
+        packages = {module.partition(".")[0] for module in facts.modules}
+        return not packages.isdisjoint(module.partition(".")[0] for module in self.log.star_modules)
 
     def lookup(self, name: str) -> Value:
         """What the device walk may assume of `name`."""

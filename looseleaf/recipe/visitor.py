@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from looseleaf.recipe.dynamic import dotted, dynamic_reason, imported_modules, namespace_key, root_name
 from looseleaf.recipe.expressions import ExpressionVisitor, Scope, code_facts
 from looseleaf.recipe.facts import BindingKind, CodeFacts
+from looseleaf.recipe.provenance import held_lambdas, kept_by
 from looseleaf.recipe.scopes import ScopeTable
 
 # A `with` on one of these may end its body early without an exception leaving it.
@@ -26,6 +27,7 @@ class CellVisitor(ExpressionVisitor):
         self.future_annotations = future_annotations
         self.sets_future = False
         self.star_imports: list[str] = []
+        self.stored: list[tuple[str, ast.expr]] = []
         self.dead = False
 
     def run(self, tree: ast.Module) -> None:
@@ -87,9 +89,21 @@ class CellVisitor(ExpressionVisitor):
                 self.bind(key, expr=value, certain=certain)
                 return
             self.touch(root_name(target))
+            self.store(root_name(target), value)
             for child in ast.iter_child_nodes(target):
                 if isinstance(child, ast.expr):
                     self.visit(child)
+
+    def store(self, name: str, value: ast.expr | None) -> None:
+        """`value` is put into the object of `name`."""
+        if name and value is not None and not any(name in s.names for s in self.scopes):
+            self.stored.append((name, value))
+
+    def visit_Call(self, node: ast.Call) -> None:
+        super().visit_Call(node)
+        if isinstance(node.func, ast.Attribute):
+            for value in kept_by(node):
+                self.store(root_name(node.func.value), value)
 
     def visit_Assign(self, node: ast.Assign) -> None:
         if not isinstance(node.value, ast.Lambda):
@@ -338,8 +352,8 @@ class CellVisitor(ExpressionVisitor):
 
 
 def _lambdas(expr: ast.expr, table: ScopeTable) -> tuple[CodeFacts, ...]:
-    """The lambdas inside `expr`: a call of the bound object may run them."""
-    return tuple(code_facts(n, table) for n in ast.walk(expr) if isinstance(n, ast.Lambda))
+    """The lambdas that the value of `expr` may hold: a call of the bound object may run them."""
+    return tuple(code_facts(n, table) for n in held_lambdas(expr))
 
 
 def _type_parameters(node: ast.AST) -> set[str]:

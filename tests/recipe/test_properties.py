@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import builtins
+import dis
+import functools
 import types
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from looseleaf.kernel.live_facts import LiveFacts
 from looseleaf.recipe import CellRun, ExecutionLog, NameFacts, derive_recipe
 from looseleaf.recipe.analyze import _analyze
 
@@ -120,6 +123,67 @@ def test_recipe_is_deterministic_and_within_the_live_names(earlier: list[str], t
     (first, log), (second, _) = once(), once()
     assert first == second
     assert set(first.names) <= set(log.definitions)  # type: ignore[attr-defined]
+
+
+def globals_of(value: object, seen: set[int]) -> set[str]:
+    """Global names in the bytecode of what `value` is or holds, nested code included; written apart from ours."""
+    if id(value) in seen:
+        return set()
+    seen.add(id(value))
+    found: set[str] = set()
+    if isinstance(value, types.FunctionType):
+        codes = [value.__code__]
+        while codes:
+            code = codes.pop()
+            codes += [part for part in code.co_consts if isinstance(part, types.CodeType)]
+            found |= {i.argval for i in dis.get_instructions(code) if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}
+        inside = [c.cell_contents for c in value.__closure__ or ()] + [value.__defaults__, value.__dict__]
+    elif isinstance(value, functools.partial):
+        inside = [value.func, *value.args]
+    elif isinstance(value, types.MethodType):
+        inside = [value.__func__, value.__self__]
+    elif isinstance(value, type):
+        inside = [v for base in value.__mro__ if base.__module__ == "__main__" for v in vars(base).values()]
+    elif isinstance(value, (list, tuple)):
+        inside = list(value)
+    elif isinstance(value, dict):
+        inside = list(value.values())
+    else:
+        inside = [type(value), getattr(value, "__dict__", None)] if type(value).__module__ == "__main__" else []
+    for part in inside:
+        found |= globals_of(part, seen)
+    return found
+
+
+HOLDERS = [
+    "{0} = {f}",
+    "{0} = [{f}, {1}]",
+    "{0} = dict(k={f})",
+    "{0} = functools.partial({f}, {1})",
+    "{0} = functools.wraps({f})(lambda: {f}())",
+    "class H{f}:\n    def m(self):\n        return {f}() + {1}\n{0} = H{f}()",
+    "class H{f}:\n    def m(self):\n        return {f}() + {1}\n{0} = H{f}().m",
+    "class S{f}(H{f}):\n    pass\n{0} = S{f}",
+    "def deco(w):\n    def inner():\n        return w() + {1}\n    return inner\n@deco\ndef {f}():\n    return {2}",
+    "{0} = [lambda: {1} for _ in range(2)]",
+]
+holder = st.builds(lambda text, x, y, z, f: text.format(x, y, z, f=f), st.sampled_from(HOLDERS), name, name, name, code)
+
+
+@settings(max_examples=150, deadline=None)
+@given(earlier=st.lists(st.one_of(holder, statement), min_size=1, max_size=8), target=name)
+def test_every_global_of_the_code_in_a_closure_is_in_it_too(earlier: list[str], target: str) -> None:
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    log = ExecutionLog()
+    start = "import functools\na = b = c = d = e = 1\ndef f(): return a\ndef g(): return f()"
+    for sequence, source in enumerate([start, *earlier], start=1):
+        log.record(CellRun(sequence, "c", source, ok=run(source, namespace)))
+    headers = LiveFacts(namespace, lambda key: key.startswith("__"), None, {})
+    closure = set(derive_recipe(target, cell_id="t", log=log, headers=headers, version=1).names)
+    assert target in closure or target not in headers
+    for held in sorted(closure):
+        missed = (globals_of(namespace[held], set()) & headers.keys()) - closure
+        assert not missed, (held, missed)
 
 
 facts = st.builds(
