@@ -186,6 +186,8 @@ class DaemonConfig(ServiceConfig):
     keep_warm_s: float = Field(default=300.0, ge=0, description="life of a completed worker")
     keep_leftovers_s: float = Field(
         default=60.0, ge=0, description="how long a GPU is held for threads and processes that a cell left running")
+    keep_unsaved_s: float = Field(
+        default=60.0, ge=0, description="how long a worker is kept for variables that cannot be saved; 0: not at all")
     python: str = Field(default=sys.executable, description="interpreter of zygotes and workers")
     base_imports: tuple[str, ...] = Field(default=BASE_IMPORTS, description="head set that zygotes import, a JSON list")
     hash_seed: str = Field(default="0", description="PYTHONHASHSEED of the pool's kernels and workers")
@@ -227,6 +229,8 @@ class ClusterConfig(_Section):
     keep_warm_s: float = Field(default=300.0, ge=0, description="life of a completed worker")
     keep_leftovers_s: float = Field(
         default=60.0, ge=0, description="how long a GPU is held for threads and processes that a cell left running")
+    keep_unsaved_s: float = Field(
+        default=60.0, ge=0, description="how long a worker is kept for variables that cannot be saved; 0: not at all")
     python: str = Field(default=sys.executable, description="interpreter of zygotes and workers")
     start_timeout_s: float = Field(default=120.0, gt=0, description="limit of a start until the pool is complete")
     stop_timeout_s: float = Field(default=15.0, gt=0, description="limit of each service's stop before it is killed")

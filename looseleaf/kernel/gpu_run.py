@@ -15,11 +15,13 @@ from looseleaf.ids import ExecutionId, new_execution_id
 from looseleaf.kernel.forwarder import RequestPublisher, error_output, error_reply, error_text, publish_output
 from looseleaf.kernel.give_way import GaveWay
 from looseleaf.kernel.gpu_cell import Ask, GpuCell, GpuCellResult
+from looseleaf.kernel.needs import WorkerNeed
 from looseleaf.kernel.router import CellRequest, route
 from looseleaf.kernel.session import KernelSession, on_thread
 from looseleaf.protocol.frames import Message
 from looseleaf.protocol.threaded import ThreadedLink
 from looseleaf.recipe.recipe import Recipe
+from looseleaf.worker.unsaved import stale_note
 
 log = logging.getLogger("looseleaf.kernel")
 
@@ -64,6 +66,7 @@ class GpuRun:
         self._cell: GpuCell | None = None
         self._interrupted = False
         self._execution_id = ExecutionId("")
+        self._need = WorkerNeed()
         # Resolved by the kernel once the cell's version is taken over: its own code may write state again.
         self.over: Future[None] = Future()
 
@@ -115,6 +118,8 @@ class GpuRun:
             return self._outcome(self._show("KeyboardInterrupt", error_text(result.error)), ran=False)
         if _may_have_run(result.error, result):
             return await self._lost(result)
+        if result.error.reason == "UNSAVED_GONE":
+            self._session.holders.gone(self._need.names, str(result.error.fields.get("why", "")))
         return self._not_run(result.error)
 
     async def _ready(self) -> ThreadedLink:
@@ -139,7 +144,7 @@ class GpuRun:
             raise _Interrupted from None
         # Exact now: the commit has looked at every object.
         self._recipe = route(self._request, session.runs.executed, session.facts(), session.version)
-        session.ready_for_gpu(self._recipe, self._request.source)
+        self._need = session.ready_for_gpu(self._recipe, self._request.source)
         await on_thread(session.send_log, link)
         return link
 
@@ -162,7 +167,7 @@ class GpuRun:
                 "log_length": session.runs.length, "device_override": "gpu", "epoch": session.epoch,
                 "version": session.version, "priority": request.priority, "execution_count": frame.count,
                 "allow_stdin": frame.ask is not None, "elapsed_ms": (time.monotonic() - self._began_s) * 1000,
-                "context": frame.context,
+                "context": frame.context, "needed_worker": self._need.worker_id, "needed_names": list(self._need.names),
             },
             frame.publisher,
             frame.ask,
@@ -176,6 +181,10 @@ class GpuRun:
         """The cell ended and its save was answered, well or not."""
         saved = result.saved or {}
         reply = result.reply or self._show("BUG", "the cell ended without a reply")
+        if saved.get("error_reason") == "UNSAVED_GONE":
+            # The worker went between the lease and the cell, which nobody was given: there is nothing to fence.
+            self._session.holders.gone(self._need.names, "")
+            return self._outcome(reply, ran=False, result=result)
         if saved.get("error_reason"):
             try:
                 await self._session.fence()
@@ -187,10 +196,18 @@ class GpuRun:
             return self._outcome(reply, ran=True, result=result)
         try:
             self._session.take_version(int(saved["version"]))
+            if (manifest := self._session.manifest) is not None:
+                self._session.holders.ran(saved, manifest, self._session.epoch, time.time())
+                self._session.holders.follow(manifest)
+            self._tell_stale()
         except LooseLeafError as error:
             text = f"the cell ended and was saved, but its results could not be fetched yet: {error_text(error)}"
             reply = self._show(error.reason, text)
         return self._outcome(reply, ran=True, result=result)
+
+    def _tell_stale(self) -> None:
+        if note := stale_note(self._session.take_stale()):
+            publish_output(self._frame.publisher, {"type": "stream", "name": "stderr", "text": note})
 
     async def _lost(self, result: GpuCellResult) -> GpuRunOutcome:
         """Whether the cell ended is asked of the store, by way of a daemon that may just be starting again."""

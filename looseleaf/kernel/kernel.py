@@ -46,6 +46,7 @@ from looseleaf.kernel.time_travel import TimeTravel
 from looseleaf.recipe.recipe import Recipe
 from looseleaf.worker.device_magics import register_device_magics
 from looseleaf.worker.thread_counts import thread_count_here
+from looseleaf.worker.unsaved import stale_note
 
 log = logging.getLogger("looseleaf.kernel")
 
@@ -168,6 +169,8 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
     ) -> dict[str, Any]:
         began_s = time.monotonic()
         recipe = self._route(request)
+        if note := stale_note(self.looseleaf.take_stale()):
+            publish_output(self, {"type": "stream", "name": "stderr", "text": note})
         if recipe.label == "gpu":
             return await self._run_on_worker(request, recipe, user_expressions, allow_stdin, began_s)
         self.looseleaf.ready_for_cpu(recipe, request.source)

@@ -20,9 +20,18 @@ from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, Precondi
 from looseleaf.ids import Epoch, SessionId, Version, new_execution_id, new_session_id
 from looseleaf.kernel.commit_policy import CommitPolicy
 from looseleaf.kernel.give_way import GaveWay, GiveWay
+from looseleaf.kernel.holders import Holders
 from looseleaf.kernel.link import DaemonLink, Welcome
 from looseleaf.kernel.live_facts import LiveFacts, SavedFacts
-from looseleaf.kernel.needs import refuse_device_reads, refuse_unsaved, stubs_to_load, surely_needed
+from looseleaf.kernel.needs import (
+    WorkerNeed,
+    needed_on_worker,
+    needed_worker,
+    refuse_device_reads,
+    refuse_unsaved,
+    stubs_to_load,
+    surely_needed,
+)
 from looseleaf.kernel.run_log import RunLog
 from looseleaf.kernel.threads import LeftThreads
 from looseleaf.kernel_config import ConfigError, KernelConfig
@@ -84,6 +93,9 @@ class KernelSession:
         self._problem = problem
         self._io: LinkStateIO | None = None
         self._saved_facts: SavedFacts | None = None
+        self.holders = Holders(self.send)
+        # Values that no version has and that hold an older state of others, not told yet: (variable, path).
+        self._stale: list[tuple[str, str]] = []
 
     def listen(self, on_event: Callable[[Message], None]) -> None:
         """Who gets the events of the running cell; called on the link's reader thread."""
@@ -210,6 +222,7 @@ class KernelSession:
             self._take_head()
             report = self.tracker.save(new_execution_id(), "cpu")
         self.commits.committed()
+        self.holders.follow(self.tracker.manifest)
         self.runs.saved(report.version)
         log.info(
             "committed version=%s dirty=%s/%s ms=%.1f",
@@ -268,8 +281,7 @@ class KernelSession:
             return
         with self.rebinding():
             report = self.tracker.advance(manifest)
-        for name, path in report.stale:
-            log.warning("value_stale name=%s path=%s", name, path)
+        self._stale += report.stale
 
     # -- before a cell ---------------------------------------------------------------------------------
 
@@ -295,7 +307,7 @@ class KernelSession:
             return
         stubs = set(self.tracker.stub_names())
         needed = stubs.intersection(surely_needed(recipe, source))
-        refuse_unsaved(manifest, needed)
+        refuse_unsaved(manifest, needed, self.holders, self.epoch)
         self._load(stubs_to_load(recipe, stubs, manifest, self.config.small_read_bytes_max), manifest, needed)
 
     def _load(self, names: list[str], manifest: Manifest, needed: Collection[str]) -> None:
@@ -314,15 +326,27 @@ class KernelSession:
         """Brings those of `names` that are not here into memory. Raises as `ready_for_cpu`."""
         manifest = self.manifest
         if self.tracker is not None and manifest is not None:
-            refuse_unsaved(manifest, names)
+            names = list(names)
+            refuse_unsaved(manifest, names, self.holders, self.epoch)
             stubs = set(self.tracker.stub_names())
             wanted = [name for name in names if name in stubs and name in manifest.roots]
             self._load(wanted, manifest, wanted)
 
-    def ready_for_gpu(self, recipe: Recipe, source: str) -> None:
-        """Refuses a GPU cell that needs what could not be saved. Raises PreconditionFailed `UNSAVED_VARIABLE`."""
-        if (manifest := self.manifest) is not None:
-            refuse_unsaved(manifest, surely_needed(recipe, source))
+    def ready_for_gpu(self, recipe: Recipe, source: str) -> WorkerNeed:
+        """Where a GPU cell must run. Refuses one that needs what could not be saved and lives in no worker.
+
+        Raises PreconditionFailed `UNSAVED_VARIABLE`.
+        """
+        manifest = self.manifest
+        if manifest is None or self.tracker is None:
+            return WorkerNeed()
+        names = needed_on_worker(recipe, source)
+        return needed_worker(manifest, names, self.tracker.unsaved_here, self.holders, self.epoch)
+
+    def take_stale(self) -> list[tuple[str, str]]:
+        """What is to be told to the person of values that no version has, once; see `stale_note`."""
+        stale, self._stale = self._stale, []
+        return stale
 
     # -- the frontend ----------------------------------------------------------------------------------
 
@@ -388,6 +412,7 @@ class KernelSession:
         """
         if self.config.commit_idle:
             self._commit_logged()
+        self.holders.release_all()
         self._leave()
 
     def _leave(self) -> None:

@@ -110,7 +110,8 @@ def make_plan(
         flags = {
             **peers, "frontend": addresses[FRONTEND], "host-id": host_id, "kernel-socket": kernel_socket,
             "device": device, "gpus": gpus, "arena-bytes": config.arena_bytes, "ring-bytes": config.ring_bytes,
-            "keep-warm-s": config.keep_warm_s, "keep-leftovers-s": config.keep_leftovers_s, "python": config.python,
+            "keep-warm-s": config.keep_warm_s, "keep-leftovers-s": config.keep_leftovers_s,
+            "keep-unsaved-s": config.keep_unsaved_s, "python": config.python,
             "emulated-delays": "on" if config.emulated_delays else "off",
         }
         services.append(spec(DAEMON_PREFIX + host_id, "daemon", 2, DAEMON_PREFIX + host_id, flags))

@@ -35,6 +35,7 @@ from looseleaf.worker.shell import WorkerShell, add_sources
 from looseleaf.worker.stages import WorkerState
 from looseleaf.worker.streams import OutputRelay, OutStream
 from looseleaf.worker.thread_counts import set_thread_count
+from looseleaf.worker.unsaved import stale_note, unsaved_rows
 
 log = logging.getLogger("looseleaf.worker")
 
@@ -199,6 +200,8 @@ class WorkerRuntime:
         began_s = time.monotonic()
         self._running = execution_id
         self._comms.open()
+        if note := stale_note(self._state.take_stale()):
+            self._relay.write("stderr", note)
         try:
             with under(execution_id), self._interaction.installed(fields.boolean(request, "allow_stdin", False)):
                 reply = self._runner.run(source, count, cell_id or None)
@@ -240,7 +243,7 @@ class WorkerRuntime:
             "total_regions": report.total_regions,
             "bytes_moved": report.bytes_moved,
             "save_ms": (time.monotonic() - saved_s) * 1000,
-            "unsaved": [{"name": item.name, "reason": item.reason, "path": item.path} for item in report.unsaved],
+            "unsaved": unsaved_rows(report.unsaved, tracker.unsaved_here, self._shell.user_ns),
             "resident_bytes": max(0, anonymous_bytes() - self._anonymous_bytes_at_birth),
         }
 

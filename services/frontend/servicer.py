@@ -99,6 +99,8 @@ class FrontendServicer(FrontendServiceServicer):
             epoch=request.epoch,
             recipe=message,
             priority=request.priority,
+            needed_worker_id=request.needed_worker_id,
+            needed_names=request.needed_names,
         )
         async with aclosing(self._news(run)) as stream:
             # To the stream's end: leaving before it would tell the scheduler that nobody wants the lease.

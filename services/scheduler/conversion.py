@@ -5,11 +5,14 @@ from __future__ import annotations
 from looseleaf.errors import InvalidArgument
 from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, Version, WorkerId, check_id
 from looseleaf.services.scheduler.core.facts import (
+    EndedHolder,
     ExecutionRecord,
     ExecutionState,
     Figures,
+    Hold,
     HostReport,
     Lease,
+    Need,
     RecipeFacts,
     StartPath,
     WorkerReport,
@@ -48,6 +51,7 @@ def lease_message(lease: Lease) -> types_pb2.Lease:
         lease_id=lease.lease_id, session_id=lease.session_id, epoch=lease.epoch, execution_id=lease.execution_id,
         host=types_pb2.HostAddress(host_id=lease.host_id, address=lease.address), gpu_indices=lease.gpu_indices,
         worker_id=lease.worker_id, path=types_pb2.StartPath.Name(lease.path), ttl_ms=lease.ttl_ms,
+        worker_required=lease.worker_required,
     )
 
 
@@ -58,7 +62,7 @@ def lease_facts(lease: types_pb2.Lease) -> Lease:
     return Lease(
         LeaseId(check_id("lease", lease.lease_id)), SessionId(lease.session_id), Epoch(lease.epoch),
         ExecutionId(lease.execution_id), HostId(lease.host.host_id), lease.host.address, tuple(lease.gpu_indices),
-        WorkerId(lease.worker_id), _path(lease.path), lease.ttl_ms,
+        WorkerId(lease.worker_id), _path(lease.path), lease.ttl_ms, lease.worker_required,
     )
 
 
@@ -72,7 +76,12 @@ def worker_facts(worker: scheduler_pb2.WorkerState) -> WorkerReport:
         WorkerId(check_id("worker", worker.worker_id)), SessionId(worker.session_id), _stage(worker.stage),
         Version(worker.version), worker.prepared_source_hash, tuple(worker.gpu_indices),
         ExecutionId(worker.execution_id), worker.resident_bytes, worker.pid,
+        _hold(worker.hold) if worker.HasField("hold") else None,
     )
+
+
+def _hold(hold: scheduler_pb2.UnsavedHold) -> Hold:
+    return Hold(tuple(hold.names), hold.left_s, Epoch(hold.epoch))
 
 
 def _stage(number: int) -> WorkerStage:
@@ -86,7 +95,17 @@ def worker_message(worker: WorkerReport) -> scheduler_pb2.WorkerState:
         worker_id=worker.worker_id, session_id=worker.session_id, stage=scheduler_pb2.WorkerStage.Name(worker.stage),
         version=worker.version, prepared_source_hash=worker.prepared_source_hash, gpu_indices=worker.gpu_indices,
         execution_id=worker.execution_id, resident_bytes=worker.resident_bytes, pid=worker.pid,
+        hold=_hold_message(worker.hold) if worker.hold is not None else None,
     )
+
+
+def _hold_message(hold: Hold) -> scheduler_pb2.UnsavedHold:
+    return scheduler_pb2.UnsavedHold(names=hold.names, left_s=hold.left_s, epoch=hold.epoch)
+
+
+def need_facts(request: scheduler_pb2.RequestRunRequest) -> Need:
+    """The worker that the run needs and why."""
+    return Need(WorkerId(request.needed_worker_id), tuple(request.needed_names))
 
 
 def host_report(request: scheduler_pb2.HeartbeatRequest) -> HostReport:
@@ -97,6 +116,7 @@ def host_report(request: scheduler_pb2.HeartbeatRequest) -> HostReport:
         HostId(check_id("host", request.host.host_id)), request.host.address, request.incarnation, request.gpu_count,
         request.device_kind, tuple(worker_facts(worker) for worker in request.workers),
         tuple(lease_facts(lease) for lease in request.leases), request.draining, request.gpu_memory_bytes,
+        tuple(EndedHolder(WorkerId(ended.worker_id), ended.why, ended.ended_s_ago) for ended in request.ended_holders),
     )
 
 

@@ -107,7 +107,7 @@ def encode_execution(record: ExecutionRecord) -> bytes:
         record.number, record.execution_id, record.session_id, record.epoch, int(record.state), record.reason,
         None if lease is None else [
             lease.lease_id, lease.session_id, lease.epoch, lease.execution_id, lease.host_id, lease.address,
-            list(lease.gpu_indices), lease.worker_id, int(lease.path), lease.ttl_ms,
+            list(lease.gpu_indices), lease.worker_id, int(lease.path), lease.ttl_ms, lease.worker_required,
         ],
         None if figures is None else [
             figures.prepare_ms, figures.start_ms, figures.run_s, figures.save_ms, figures.dirty_regions,
@@ -132,11 +132,12 @@ def decode_execution(data: bytes) -> ExecutionRecord:
 
 
 def _lease(fields: list[Any]) -> Lease:
-    lease_id, session_id, epoch, execution_id, host_id, address, gpus, worker_id, path, ttl_ms = fields
+    # An older version did not write the last one.
+    lease_id, session_id, epoch, execution_id, host_id, address, gpus, worker_id, path, ttl_ms, *required = fields
     return Lease(
         LeaseId(str(lease_id)), SessionId(str(session_id)), Epoch(int(epoch)), ExecutionId(str(execution_id)),
         HostId(str(host_id)), str(address), tuple(int(index) for index in gpus), WorkerId(str(worker_id)),
-        StartPath(path), int(ttl_ms),
+        StartPath(path), int(ttl_ms), any(required),
     )
 
 

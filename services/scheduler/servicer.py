@@ -14,6 +14,7 @@ from looseleaf.services.scheduler.conversion import (
     figures_facts,
     host_report,
     lease_message,
+    need_facts,
     pool_message,
     recipe_facts,
     reported_state,
@@ -48,7 +49,7 @@ class SchedulerServicer(SchedulerServiceServicer):
         """Idempotent by execution id: a repeat joins. The call's end before the lease cancels the caller's interest."""
         event = RunRequested(
             self._driver.new_request_id(), check_execution(request.execution_id), check_session(request.session_id),
-            Epoch(request.epoch), recipe_facts(request.recipe), request.priority or "interactive",
+            Epoch(request.epoch), recipe_facts(request.recipe), request.priority or "interactive", need_facts(request),
         )
         async with aclosing(self._driver.run_news(event)) as news:
             async for item in news:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
 from typing import Any
 
 from looseleaf.errors import InvalidArgument
@@ -22,6 +22,7 @@ from looseleaf.v1.worker_daemon_pb2_grpc import WorkerDaemonServiceStub
 PEERS_MAX = 256
 RECORD_TIMEOUT_S = 5.0
 PREPARE_TIMEOUT_S = 60.0
+RELEASE_TIMEOUT_S = 5.0
 
 Body = dict[str, Any]
 
@@ -52,12 +53,18 @@ class Clients:
     """RelayClients over gRPC; see run_relay.py for what each method promises."""
 
     def __init__(
-        self, store: StoreClient, frontend: Channel, peers: Peers, evict_session: Callable[[SessionId], Awaitable[int]]
+        self,
+        store: StoreClient,
+        frontend: Channel,
+        peers: Peers,
+        evict_session: Callable[[SessionId], Awaitable[int]],
+        addresses: Callable[[Collection[str]], Awaitable[dict[str, str]]],
     ) -> None:
         self.store = store
         self._frontend: Any = FrontendServiceStub(frontend)
         self._peers = peers
         self._evict_session = evict_session
+        self._addresses = addresses
 
     async def record_runs(self, session_id: SessionId, runs: list[Any]) -> int:
         """See RelayClients."""
@@ -104,6 +111,17 @@ class Clients:
     async def evict_workers(self, session_id: SessionId) -> int:
         """See RelayClients."""
         return await self._evict_session(session_id)
+
+    async def release_unsaved(self, session_id: SessionId, host_id: str, worker_id: str, names: list[str]) -> None:
+        """See RelayClients."""
+        address = (await self._addresses([host_id])).get(host_id)
+        if address is None:
+            # Gone, and its workers with it.
+            return
+        request = pb.ReleaseUnsavedRequest(
+            request_id=new_request_id(), session_id=session_id, worker_id=worker_id, names=names
+        )
+        await self._peers.stub(address).ReleaseUnsaved(request, timeout_s=RELEASE_TIMEOUT_S)
 
 
 async def _write_all(call: Any, requests: AsyncIterator[pb.ExecuteRequest]) -> None:

@@ -12,11 +12,19 @@ from typing import Any
 import msgpack
 import structlog
 
-from looseleaf.errors import Conflict, Internal, InvalidArgument, LooseLeafError, Timeout, Unavailable
+from looseleaf.errors import (
+    Conflict,
+    Internal,
+    InvalidArgument,
+    LooseLeafError,
+    PreconditionFailed,
+    Timeout,
+    Unavailable,
+)
 from looseleaf.ids import Version
 from looseleaf.protocol import fields
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
-from looseleaf.services.worker_daemon.core.worker_life import Stage
+from looseleaf.services.worker_daemon.core.worker_life import Stage, WorkerFacts
 from looseleaf.services.worker_daemon.execution_log import ExecutionRecord
 from looseleaf.services.worker_daemon.left_hold import LeftHold, left_items
 from looseleaf.services.worker_daemon.pool import WorkerPool
@@ -42,6 +50,7 @@ class HostFacts:
     device: str
     emulated_delays: bool
     keep_leftovers_s: float = 60.0
+    keep_unsaved_s: float = 60.0
 
 
 class CellExecution:
@@ -96,7 +105,7 @@ class CellExecution:
             raise
         except Exception as error:
             known = self._cut or (error if isinstance(error, LooseLeafError) else _fault(error))
-            if self._worker is not None:
+            if self._worker is not None and known.reason != "UNSAVED_GONE":
                 await self._worker.discard()
             state = self._fail(saved, known)
         finally:
@@ -116,18 +125,24 @@ class CellExecution:
         if wanted is not None and wanted.facts.gpus not in ((), self.lease.gpus):
             # A process that has opened a GPU cannot change to another one.
             wanted = None
+        required = self.lease.worker_required
+        if required and wanted is None:
+            raise PreconditionFailed("UNSAVED_GONE", self._needs_text("the process that kept it has ended"))
         try:
             return await self._run_on(wanted, saved)
         except Unavailable as error:
             untouched = not self._handed_over and not self._interrupted and self._cut is None
             if error.reason not in REPLACED_REASONS or not untouched:
                 raise
+            if required:
+                how = error.fields.get("how", "has ended")
+                raise PreconditionFailed("UNSAVED_GONE", self._needs_text(f"the process that kept it {how}")) from error
             log.warning("worker_replaced", execution=self.lease.execution_id, reason=error.reason)
         return await self._run_on(None, saved)
 
     async def _run_on(self, wanted: WorkerProcess | None, saved: pb.CellSaved) -> None:
         lease = self.lease
-        await self._pool.make_way(lease.gpus, but=wanted)
+        await self._pool.make_way(lease, but=wanted)
         wanted_id = wanted.facts.worker_id if wanted is not None else None
         async with self._pool.reserved(wanted_id, lease.session_id, lease.epoch) as worker:
             self._worker = worker
@@ -150,7 +165,10 @@ class CellExecution:
             facts.resident_since_s = 0.0
         self._stage(Stage.FORKED)
         ahead_ms = facts.prepare_ms
-        await self._pool.prepare(worker, self.start.recipe, Version(self.start.version))
+        needed = self.start.needed_names
+        prepared = await self._pool.prepare(worker, self.start.recipe, Version(self.start.version), needed)
+        if prepared.not_live:
+            raise PreconditionFailed("UNSAVED_GONE", self._needs_text("what the process has is an older one"))
         ready_before_run = self._path == "START_PATH_PREPARED"
         self._figures.prepare_ms = ahead_ms if ready_before_run else (time.monotonic() - self._began_s) * 1000
         self._stage(Stage.HOST_READY)
@@ -158,6 +176,10 @@ class CellExecution:
             await worker.attach(self.lease.gpus, self._host.device, self._host.emulated_delays)
         facts.stage = Stage.DEVICE_READY
         self._stage(Stage.DEVICE_READY)
+
+    def _needs_text(self, why: str) -> str:
+        names = ", ".join(map(repr, self.start.needed_names))
+        return f"this cell needs {names}, which cannot be saved, and {why}: make it again in the cell that uses it"
 
     async def _run_cell(self, worker: WorkerProcess, context: Message) -> Message:
         start = self.start
@@ -183,6 +205,7 @@ class CellExecution:
         self._hold = hold = LeftHold(self._left, self._host.keep_leftovers_s, self.record)
         worker.facts.stage = Stage.SAVING
         if await hold.until_over(worker.lost) is pb.LEFT_STATE_LIMIT:
+            worker.facts.end_reason = "was ended with what its cell had left running"
             await worker.discard()
         worker.facts.stage = Stage.GONE if worker.lost.done() else Stage.COMPLETED
 
@@ -244,13 +267,24 @@ class CellExecution:
         self._figures.total_regions = fields.integer(reply, "total_regions", 0)
         self._figures.bytes_moved = fields.integer(reply, "bytes_moved", 0)
         facts.resident_bytes = fields.integer(reply, "resident_bytes", 0)
-        for item in fields.sequence(reply, "unsaved", []):
-            entry = fields.mapping({"unsaved": item}, "unsaved")
-            name, reason, path = (fields.text(entry, key, "") for key in ("name", "reason", "path"))
-            saved.unsaved.add(name=name, reason=reason, path=path)
+        self._take_unsaved(facts, reply, saved)
         facts.stage = Stage.COMPLETED
         facts.prepared_source_hash = ""
         facts.resident_since_s = time.monotonic()
+
+    def _take_unsaved(self, facts: WorkerFacts, reply: Message, saved: pb.CellSaved) -> None:
+        here, kept = [], []
+        for item in fields.sequence(reply, "unsaved", []):
+            entry = fields.mapping({"unsaved": item}, "unsaved")
+            name, reason, path = (fields.text(entry, key, "") for key in ("name", "reason", "path"))
+            lives_here = fields.boolean(entry, "here", False)
+            saved.unsaved.add(name=name, reason=reason, path=path, here=lives_here)
+            if lives_here:
+                here.append(name)
+                kept += [name] if fields.boolean(entry, "alive", True) else []
+        keep_s = self._host.keep_unsaved_s if kept else 0.0
+        facts.hold(here, kept if keep_s else (), time.monotonic() + keep_s)
+        saved.unsaved_kept_s = keep_s
 
     def _fail(self, saved: pb.CellSaved, error: LooseLeafError) -> scheduler_pb2.ExecutionState:
         """Fills in what went wrong; SAVED if the worker had committed this cell before."""
@@ -312,7 +346,7 @@ class CellExecution:
         request.release, request.reason = True, reason
         request.figures.CopyFrom(self._figures)
         if self._worker is not None:
-            request.worker.CopyFrom(worker_state(self._worker.facts))
+            request.worker.CopyFrom(worker_state(self._worker.facts, time.monotonic()))
         self._reporter.report_end(request)
 
     def _request(self, state: scheduler_pb2.ExecutionState) -> scheduler_pb2.ReportExecutionRequest:
@@ -359,6 +393,7 @@ class CellExecution:
     def _cut_off(self, why: LooseLeafError) -> None:
         self._cut = self._cut or why
         if self._worker is not None:
+            self._worker.facts.end_reason = f"was ended with its cell ({self._cut.message})"
             self._worker.kill()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -40,16 +41,21 @@ class Host:
 
     def snapshot(self) -> scheduler_pb2.HeartbeatRequest:
         """The host's state as its heartbeat carries it."""
+        now_s = time.monotonic()
         own = types_pb2.HostAddress(host_id=self.facts.host_id, address=self.address)
         return scheduler_pb2.HeartbeatRequest(
             host=own,
             incarnation=self.incarnation,
             gpu_count=self.gpu_count,
             device_kind=self.facts.device,
-            workers=[worker_state(facts) for facts in self.pool.facts()],
+            workers=[worker_state(facts, now_s) for facts in self.pool.facts()],
             leases=[lease_message(lease, own) for lease in self.leases.held()],
             draining=self.draining,
             gpu_memory_bytes=self.gpu_memory_bytes,
+            ended_holders=[
+                scheduler_pb2.EndedHolder(worker_id=ended.worker_id, why=ended.why, ended_s_ago=now_s - ended.ended_s)
+                for ended in self.pool.ended_holders(now_s)
+            ],
         )
 
     def describe(self) -> pb.GetHostResponse:

@@ -154,6 +154,7 @@ class KernelConnection:
             "release_left": self._release_left,
             "raise_epoch": self._raise_epoch,
             "evict_workers": self._evict_workers,
+            "release_unsaved": self._release_unsaved,
         }
         self._link = AsyncLink(AsyncChannel(sock), handlers=handlers)
 
@@ -265,3 +266,9 @@ class KernelConnection:
 
     async def _evict_workers(self, _body: Body, _fds: list[int]) -> Reply:
         return Reply({"evicted": await self._clients.evict_workers(self._session())})
+
+    async def _release_unsaved(self, body: Body, _fds: list[int]) -> Reply:
+        host_id, worker_id = fields.text(body, "host_id"), fields.text(body, "worker_id")
+        names = fields.texts(body, "names")
+        await self._clients.release_unsaved(self._session(), host_id, worker_id, names)
+        return Reply({})

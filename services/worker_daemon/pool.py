@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
-from looseleaf.errors import CapacityExceeded, Conflict, PreconditionFailed, Unavailable
+from looseleaf.errors import CapacityExceeded, Conflict, LooseLeafError, PreconditionFailed, Timeout, Unavailable
 from looseleaf.ids import Epoch, SessionId, Version, WorkerId, new_worker_id
 from looseleaf.protocol import fields
+from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.core.worker_life import KeepRules, Stage, WorkerFacts, WorkerRoster
 from looseleaf.services.worker_daemon.reaper import Reaper
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
@@ -23,6 +25,11 @@ from looseleaf.v1 import recipe_pb2
 log = structlog.get_logger()
 
 TICK_S = 1.0
+# Ends of workers with unsaved variables that are told to the scheduler, and for how long.
+ENDED_HOLDERS_MAX = 64
+ENDED_HOLDERS_TOLD_S = 600.0
+EARLIER_OWNER = "belonged to an earlier owner of its notebook"
+MADE_WAY = "made way for another cell, after the time for which it was kept"
 
 
 @dataclass(frozen=True)
@@ -32,6 +39,16 @@ class Prepared:
     worker: WorkerProcess
     stage_ms: dict[str, float]
     mapped_bytes: int
+    not_live: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class EndedHolder:
+    """A worker that ended with variables that no version has. `why` completes the sentence "That process ..."."""
+
+    worker_id: WorkerId
+    why: str
+    ended_s: float
 
 
 class WorkerPool:
@@ -61,6 +78,7 @@ class WorkerPool:
         self._changed = changed
         self._ticker: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[Any]] = set()
+        self._ended_holders: deque[EndedHolder] = deque(maxlen=ENDED_HOLDERS_MAX)
 
     def start(self) -> None:
         """Begins to end workers that idle too long."""
@@ -71,7 +89,11 @@ class WorkerPool:
             await asyncio.sleep(TICK_S)
             for facts in self.roster.expired(time.monotonic()):
                 log.info("idle_worker_ended", worker=facts.worker_id, session=facts.session_id)
-                self._start(self.evict(facts.worker_id))
+                self._start(self.evict(facts.worker_id, self._idle_too_long))
+
+    @property
+    def _idle_too_long(self) -> str:
+        return f"was idle for {self.roster.rules.keep_s:g} s"
 
     def _start(self, work: Coroutine[Any, Any, Any]) -> None:
         task = asyncio.create_task(work)
@@ -94,7 +116,8 @@ class WorkerPool:
     ) -> AsyncIterator[WorkerProcess]:
         """The named worker if it is `usable`, else a newly forked one; nobody else talks to it or evicts it meanwhile.
 
-        A worker that is in use is waited for. If the block raises, the worker is killed: nobody knows its state.
+        A worker that is in use is waited for. If the block raises, the worker is killed, since nobody knows its state,
+        unless it is `_unharmed`.
         Raises CapacityExceeded `WORKERS_FULL` or as `WorkerProcess.fork`.
         """
         worker = self.usable(worker_id, session_id, epoch) or await self._fork(session_id, epoch)
@@ -103,20 +126,23 @@ class WorkerPool:
             async with worker.lock:
                 try:
                     yield worker
-                except BaseException:
-                    worker.kill()
+                except BaseException as error:
+                    if not _unharmed(worker, error):
+                        if not isinstance(error, Unavailable):
+                            worker.facts.end_reason = worker.facts.end_reason or "was ended after a failure"
+                        worker.kill()
                     raise
         finally:
             worker.facts.users -= 1
             worker.facts.idle_since_s = time.monotonic()
             self._changed()
             if self.roster.rules.keep_s == 0 and worker.facts.stage is Stage.COMPLETED:
-                self._start(self.evict(worker.facts.worker_id))
+                self._start(self.evict(worker.facts.worker_id, self._idle_too_long))
 
     async def _fork(self, session_id: SessionId, epoch: Epoch) -> WorkerProcess:
         for old in self.roster.of_session(session_id):
             if old.epoch < epoch:
-                self._start(self.evict(old.worker_id))
+                self._start(self.evict(old.worker_id, EARLIER_OWNER, even_held=True))
         # Counted before the first wait: forks that run side by side must not fill one place twice.
         self._forks_under_way += 1
         try:
@@ -137,8 +163,8 @@ class WorkerPool:
 
     async def _make_room(self) -> None:
         while len(self.roster.workers) + self._forks_under_way > self.roster.rules.workers_max:
-            victim = self.roster.to_make_room()
-            if victim is None or not await self.evict(victim.worker_id):
+            victim = self.roster.to_make_room(time.monotonic())
+            if victim is None or not await self.evict(victim.worker_id, "made way for another worker of its host"):
                 raise CapacityExceeded(
                     "WORKERS_FULL",
                     f"this host already runs {len(self.roster.workers)} workers, all in use; nothing was run, run the "
@@ -147,14 +173,32 @@ class WorkerPool:
                 )
 
     async def _forget_when_lost(self, worker: WorkerProcess) -> None:
-        await asyncio.shield(worker.lost)
+        how = await asyncio.shield(worker.lost)
+        facts = worker.facts
+        if facts.unsaved:
+            self._ended_holders.append(EndedHolder(facts.worker_id, facts.end_reason or how, time.monotonic()))
         self.roster.workers.pop(worker.facts.worker_id, None)
         self._processes.pop(worker.facts.worker_id, None)
         self._changed()
 
-    async def prepare(self, worker: WorkerProcess, recipe: recipe_pb2.ExecutionRecipe, version: Version) -> Prepared:
+    def ended_holders(self, now_s: float) -> list[EndedHolder]:
+        """Workers that ended lately with variables that no version has."""
+        return [ended for ended in self._ended_holders if now_s - ended.ended_s < ENDED_HOLDERS_TOLD_S]
+
+    def release_unsaved(self, worker_id: WorkerId, session_id: SessionId, names: Iterable[str]) -> None:
+        """The session needs these unsaved variables of the worker no more."""
+        worker = self._processes.get(worker_id)
+        if worker is not None and worker.facts.session_id == session_id:
+            worker.facts.release(names)
+            self._changed()
+
+    async def prepare(
+        self, worker: WorkerProcess, recipe: recipe_pb2.ExecutionRecipe, version: Version,
+        needed_names: Iterable[str] = (),
+    ) -> Prepared:
         """Makes a reserved worker hold the recipe's closures at `version`, up to host_ready.
 
+        `needed_names`: variables that no version has; the result says which of them do not live there.
         Raises the worker's error; Unavailable `WORKER_LOST` if it ended.
         """
         began_s = time.monotonic()
@@ -166,6 +210,7 @@ class WorkerPool:
                 "version": version,
                 "names": list(recipe.names),
                 "imports": list(recipe.imports),
+                "needed": list(needed_names),
             }
         )
         facts.prepare_ms = (time.monotonic() - began_s) * 1000
@@ -180,7 +225,8 @@ class WorkerPool:
             stage_ms={name: round(ms, 1) for name, ms in stage_ms.items()},
         )
         self._changed()
-        return Prepared(worker, stage_ms, fields.integer(reply, "mapped_bytes", 0))
+        not_live = tuple(fields.texts(reply, "not_live", []))
+        return Prepared(worker, stage_ms, fields.integer(reply, "mapped_bytes", 0), not_live)
 
     async def prepare_ahead(
         self, worker_id: WorkerId | None, session_id: SessionId, epoch: Epoch, recipe: recipe_pb2.ExecutionRecipe
@@ -203,30 +249,40 @@ class WorkerPool:
             prepared.stage_ms.setdefault("fork", fork_ms)
         return prepared
 
-    async def evict(self, worker_id: WorkerId) -> bool:
-        """Ends an idle worker; True when it is gone, False if it is in use and stays."""
+    async def evict(self, worker_id: WorkerId, why: str, *, even_held: bool = False) -> bool:
+        """Ends an idle worker; True when it is gone, False if it is in use, or held unless `even_held`, and stays.
+
+        `why` completes the sentence "That process ...".
+        """
         worker = self._processes.get(worker_id)
         if worker is None:
             return True
-        if not worker.ending and not worker.facts.evictable:
-            return False
+        if not worker.ending:
+            held = worker.facts.held(time.monotonic()) and not even_held
+            if held or not worker.facts.evictable:
+                return False
+            worker.facts.end_reason = why
         # From here on nobody can reserve it.
         return await worker.end()
 
     async def evict_session(self, session_id: SessionId) -> int:
         """Ends the session's idle workers; how many went."""
-        return sum([await self.evict(facts.worker_id) for facts in self.roster.of_session(session_id)])
+        why = "was ended as its notebook asked"
+        workers = self.roster.of_session(session_id)
+        return sum([await self.evict(facts.worker_id, why, even_held=True) for facts in workers])
 
-    async def make_way(self, gpus: tuple[int, ...], but: WorkerProcess | None) -> None:
-        """Ends every worker but one that holds memory of these GPUs; preparations that use one fail.
+    async def make_way(self, lease: HeldLease, but: WorkerProcess | None) -> None:
+        """Ends every worker but one that holds memory of the lease's GPUs; preparations that use one fail.
 
         Raises Unavailable `GPU_OCCUPIED` if a cell runs there or a worker does not end.
         """
-        for facts in self.roster.on_gpus(gpus, but=but.facts.worker_id if but is not None else None):
+        for facts in self.roster.on_gpus(lease.gpus, but=but.facts.worker_id if but is not None else None):
+            outlived = facts.session_id == lease.session_id and facts.epoch < lease.epoch
+            why = EARLIER_OWNER if outlived else MADE_WAY
             in_preparation = facts.disposable and facts.users > 0
             worker = self._processes.get(facts.worker_id)
             if worker is not None and not await (
-                worker.discard() if in_preparation else self.evict(facts.worker_id)
+                worker.discard() if in_preparation else self.evict(facts.worker_id, why, even_held=outlived)
             ):
                 raise Unavailable(
                     "GPU_OCCUPIED",
@@ -243,3 +299,12 @@ class WorkerPool:
         if self._ticker is not None:
             self._ticker.cancel()
         await asyncio.gather(*(worker.end() for worker in list(self._processes.values())))
+
+
+def _unharmed(worker: WorkerProcess, error: BaseException) -> bool:
+    """Whether a worker that has variables which no version has outlives a failure.
+
+    It answered with an error before it was given a cell: its variables are what they were.
+    """
+    answered = isinstance(error, LooseLeafError) and not isinstance(error, Timeout)
+    return answered and bool(worker.facts.unsaved) and worker.facts.disposable and not worker.lost.done()

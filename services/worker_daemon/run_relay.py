@@ -61,6 +61,10 @@ class RelayClients(Protocol):
         """Ends the session's idle workers on this host; how many."""
         ...
 
+    async def release_unsaved(self, session_id: SessionId, host_id: str, worker_id: str, names: list[str]) -> None:
+        """The session needs these unsaved variables of a worker on any host no more."""
+        ...
+
 
 class RunRelay:
     """Carries one submitted cell. `send_event` gets every event for the kernel, in order."""
@@ -129,6 +133,8 @@ class RunRelay:
             epoch=fields.integer(self._body, "epoch"),
             version=fields.integer(self._body, "version"),
             priority=fields.text(self._body, "priority", "interactive"),
+            needed_worker_id=fields.text(self._body, "needed_worker", ""),
+            needed_names=fields.texts(self._body, "needed_names", []),
         )
         lease: types_pb2.Lease | None = None
         async with aclosing(self._clients.submit(request)) as stream:
@@ -198,6 +204,7 @@ class RunRelay:
                 cell_id=fields.text(self._body, "cell_id", ""),
                 elapsed_ms=(time.monotonic() - self._began_s) * 1000 + fields.number(self._body, "elapsed_ms", 0.0),
                 context=msgpack.packb(context),
+                needed_names=fields.texts(self._body, "needed_names", []),
             )
         )
         while True:

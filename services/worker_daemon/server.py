@@ -107,7 +107,9 @@ class _Builder:
         reporter = Reporter(self._report, self._release)
         endpoint = self._endpoint(pool)
         self.host = Host(
-            HostFacts(self.host_id, config.device, config.emulated_delays, config.keep_leftovers_s),
+            HostFacts(
+                self.host_id, config.device, config.emulated_delays, config.keep_leftovers_s, config.keep_unsaved_s
+            ),
             address,
             config.gpus,
             config.gpu_memory_bytes,
@@ -125,7 +127,7 @@ class _Builder:
 
     def _endpoint(self, pool: WorkerPool) -> KernelEndpoint:
         frontend = self.service.open_channel(self.config.frontend, peer="frontend")
-        clients = Clients(self.store, frontend, self.peers, pool.evict_session)
+        clients = Clients(self.store, frontend, self.peers, pool.evict_session, self.heartbeat.addresses)
         told = {
             "host_id": self.host_id,
             "device": self.config.device,

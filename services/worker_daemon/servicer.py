@@ -18,6 +18,7 @@ from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.execution import CellExecution
 from looseleaf.services.worker_daemon.execution_log import ExecutionRecord
 from looseleaf.services.worker_daemon.host import Host
+from looseleaf.services.worker_daemon.pool import MADE_WAY
 from looseleaf.v1 import checkpoint_pb2, types_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
 from looseleaf.v1.worker_daemon_pb2_grpc import WorkerDaemonServiceServicer
@@ -68,7 +69,12 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
 
     async def EvictWorker(self, request: pb.EvictWorkerRequest, context: Any) -> pb.EvictWorkerResponse:
         """See the proto."""
-        return pb.EvictWorkerResponse(evicted=await self._host.pool.evict(WorkerId(request.worker_id)))
+        return pb.EvictWorkerResponse(evicted=await self._host.pool.evict(WorkerId(request.worker_id), MADE_WAY))
+
+    async def ReleaseUnsaved(self, request: pb.ReleaseUnsavedRequest, context: Any) -> pb.ReleaseUnsavedResponse:
+        """See the proto; idempotent by nature. Of another session's worker nothing is released."""
+        self._host.pool.release_unsaved(WorkerId(request.worker_id), SessionId(request.session_id), request.names)
+        return pb.ReleaseUnsavedResponse()
 
     async def Execute(
         self, requests: AsyncIterator[pb.ExecuteRequest], context: Any
@@ -189,4 +195,5 @@ def _held_lease(lease: types_pb2.Lease, now_s: float) -> HeldLease:
         lease.ttl_ms / 1000,
         now_s,
         now_s + lease.ttl_ms / 1000,
+        worker_required=lease.worker_required,
     )

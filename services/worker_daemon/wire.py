@@ -63,7 +63,10 @@ def saved_body(saved: pb.CellSaved) -> Body:
             "gpu_pinned_s": figures.gpu_pinned_s,
             "gpu_resident_s": figures.gpu_resident_s,
         },
-        "unsaved": [{"name": item.name, "reason": item.reason, "path": item.path} for item in saved.unsaved],
+        "unsaved": [
+            {"name": item.name, "reason": item.reason, "path": item.path, "here": item.here} for item in saved.unsaved
+        ],
+        "unsaved_kept_s": saved.unsaved_kept_s,
         "path": PATHS.get(saved.path, ""),
         "gpu_index": saved.gpu_index,
         "host_id": saved.host_id,
@@ -73,8 +76,10 @@ def saved_body(saved: pb.CellSaved) -> Body:
     }
 
 
-def worker_state(facts: WorkerFacts) -> scheduler_pb2.WorkerState:
+def worker_state(facts: WorkerFacts, now_s: float) -> scheduler_pb2.WorkerState:
     """One worker in a heartbeat."""
+    left_s = max(0.0, facts.held_until_s - now_s)
+    hold = scheduler_pb2.UnsavedHold(names=sorted(facts.kept), left_s=left_s, epoch=facts.epoch)
     return scheduler_pb2.WorkerState(
         worker_id=facts.worker_id,
         session_id=facts.session_id,
@@ -85,6 +90,7 @@ def worker_state(facts: WorkerFacts) -> scheduler_pb2.WorkerState:
         execution_id=facts.execution_id,
         resident_bytes=facts.resident_bytes,
         pid=facts.pid,
+        hold=hold if facts.kept else None,
     )
 
 
@@ -100,4 +106,5 @@ def lease_message(lease: HeldLease, host: types_pb2.HostAddress) -> types_pb2.Le
         worker_id=lease.worker_id or "",
         path=types_pb2.StartPath.Name(lease.path),
         ttl_ms=int(lease.ttl_s * 1000),
+        worker_required=lease.worker_required,
     )

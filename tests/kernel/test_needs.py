@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from looseleaf.checkpoint.manifest import Manifest, PayloadEntry, UnitEntry, UnitHeader, Unsaved
 from looseleaf.errors import PreconditionFailed
-from looseleaf.ids import PayloadId, SessionId, UnitId
+from looseleaf.ids import Epoch, PayloadId, SessionId, UnitId
+from looseleaf.kernel.holders import Holders
 from looseleaf.kernel.needs import device_bytes, refuse_device_reads, refuse_unsaved, stubs_to_load
 from looseleaf.recipe.recipe import Recipe
 
@@ -35,6 +38,10 @@ def manifest() -> Manifest:
     )  # fmt: skip
 
 
+def never_sent(*_: object) -> Any:
+    raise AssertionError("nothing is released here")
+
+
 def test_stubs_to_load_are_the_named_ones(manifest: Manifest) -> None:
     recipe = Recipe(names=("loss", "table", "elsewhere"))
     assert stubs_to_load(recipe, {"loss", "model"}, manifest, SMALL) == ["loss"]
@@ -54,7 +61,7 @@ def test_device_reads_small_ones_pass_and_large_ones_name_the_variable(manifest:
 
 
 def test_unsaved_needed_name_is_refused_with_its_cause(manifest: Manifest) -> None:
-    refuse_unsaved(manifest, ["loss"])
+    refuse_unsaved(manifest, ["loss"], Holders(never_sent), Epoch(1))
     with pytest.raises(PreconditionFailed, match="a generator cannot be moved") as caught:
-        refuse_unsaved(manifest, ["loss", "lines"])
+        refuse_unsaved(manifest, ["loss", "lines"], Holders(never_sent), Epoch(1))
     assert caught.value.reason == "UNSAVED_VARIABLE" and caught.value.fields["cause"] == "LIVE_ITERATOR"

@@ -80,7 +80,7 @@ def _join(state: State, event: RunRequested, record: ExecutionRecord, now_s: flo
 def _run(state: State, event: RunRequested, now_s: float) -> Run:
     return Run(
         event.execution_id, event.session_id, event.epoch, event.recipe, event.priority, state.number, now_s,
-        rank_s(now_s, event.priority, state.limits.batch_penalty_s), [event.request_id],
+        rank_s(now_s, event.priority, state.limits.batch_penalty_s), event.need, [event.request_id],
     )
 
 

@@ -160,6 +160,10 @@ def lose_host(state: State, host: Host, now_s: float, reason: str) -> None:
     """The host's daemon is gone or unheard: its leases end, its workers are not counted on any more."""
     for entry in state.leases.on_host(host.host_id):
         lose_lease(state, entry, now_s, reason, daemon_gone=True)
+    why = "was lost with its host" if reason == "HOST_LOST" else "ended when its host's daemon was started anew"
+    for worker in host.workers.values():
+        if worker.hold is not None:
+            state.remember_end(worker.worker_id, why, now_s)
     host.workers.clear()
     state.dirty = True
     state.act(MarkHostDead(host.host_id, reason))

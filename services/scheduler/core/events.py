@@ -11,6 +11,7 @@ from looseleaf.services.scheduler.core.facts import (
     Figures,
     HostRecord,
     HostReport,
+    Need,
     RecipeFacts,
     SessionRecord,
     Totals,
@@ -46,6 +47,7 @@ class RunRequested:
     epoch: Epoch
     recipe: RecipeFacts
     priority: str = "interactive"
+    need: Need = Need()
 
 
 @dataclass(frozen=True, slots=True)

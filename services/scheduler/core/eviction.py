@@ -6,6 +6,8 @@ the clock rises to the priority of each victim, so that unused workers age.
 
 from __future__ import annotations
 
+import math
+
 from looseleaf.services.scheduler.core.hosts import Worker
 from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.units import MIB
@@ -35,11 +37,18 @@ class GreedyDual:
 def eviction_rank(worker: Worker, now_s: float, limits: Limits) -> tuple[int, float, str]:
     """Sorts victims, first to go first: completed, then expired speculative, then other speculative workers."""
     if worker.has_run:
-        return (0, worker.eviction_priority, worker.worker_id)
+        # Ending one that holds variables which no version has costs them: it goes last of these.
+        priority = worker.eviction_priority if worker.hold is None else math.inf
+        return (0, priority, worker.worker_id)
     expired = now_s - worker.prepared_at_s >= limits.speculative_expiry_s
     return (1 if expired else 2, worker.prepared_at_s, worker.worker_id)
 
 
-def evictable(worker: Worker, heartbeats: int) -> bool:
-    """True if the worker may be ended: it neither runs nor saves and has not just refused; leases are not looked at."""
-    return not worker.stage.busy and not worker.evicting and not worker.preparing and heartbeats >= worker.pinned_until
+def evictable(worker: Worker, heartbeats: int, now_s: float) -> bool:
+    """True if the worker may be ended; leases are not looked at.
+
+    It neither runs nor saves, is not kept for variables that no version has, and has not just refused.
+    """
+    if worker.stage.busy or worker.evicting or worker.preparing or now_s < worker.held_until_s:
+        return False
+    return heartbeats >= worker.pinned_until

@@ -107,6 +107,37 @@ class Lease:
     worker_id: WorkerId
     path: StartPath
     ttl_ms: int
+    # No other worker will do: a variable that the cell needs lives only there.
+    worker_required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Variables that no version has and a cell needs, and the worker in which they live; empty: none."""
+
+    worker_id: WorkerId = WorkerId("")
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Variables that no version has and that live in one worker, in one epoch of its session (design §3).
+
+    For `left_s` more the worker makes way for nobody; 0: it may go, and they with it.
+    """
+
+    names: tuple[str, ...]
+    left_s: float
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class EndedHolder:
+    """A worker that ended with such variables. `why` completes the sentence "That process ..."."""
+
+    worker_id: WorkerId
+    why: str
+    ended_s_ago: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +153,7 @@ class WorkerReport:
     execution_id: ExecutionId = ExecutionId("")
     resident_bytes: int = 0
     pid: int = 0
+    hold: Hold | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +169,8 @@ class HostReport:
     leases: tuple[Lease, ...] = ()
     draining: bool = False
     gpu_memory_bytes: int = 0
+    # Those of the last minutes only.
+    ended_holders: tuple[EndedHolder, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from looseleaf.ids import Epoch, SessionId
 from looseleaf.services.scheduler.core.endings import give_up, revoke
 from looseleaf.services.scheduler.core.facts import ExecutionState
+from looseleaf.services.scheduler.core.holds import drop_stale_holds
 from looseleaf.services.scheduler.core.leases import LeaseStatus
 from looseleaf.services.scheduler.core.refusals import stale_epoch
 from looseleaf.services.scheduler.core.state import State
@@ -36,5 +37,7 @@ def see_epoch(state: State, session_id: SessionId, epoch: Epoch, now_s: float) -
             revoke(state, entry, now_s, ExecutionState.FAILED, "STALE_EPOCH")
         else:
             entry.status = LeaseStatus.FENCED
+    for host, _worker in state.hosts.workers_of(session_id):
+        drop_stale_holds(state, host)
     state.dirty = True
     return True

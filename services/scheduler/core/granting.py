@@ -10,6 +10,7 @@ from looseleaf.services.scheduler.core.admission import never_fits
 from looseleaf.services.scheduler.core.endings import end_lease, refuse_run, revoke, send_revoke
 from looseleaf.services.scheduler.core.events import EvictionEnded, GrantFailed, LeaseGranted
 from looseleaf.services.scheduler.core.facts import Lease, StartPath
+from looseleaf.services.scheduler.core.holds import lost_need
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
 from looseleaf.services.scheduler.core.placement import HostRoom, Placement, host_room, place
 from looseleaf.services.scheduler.core.queue import Run
@@ -22,10 +23,10 @@ def place_runs(state: State, now_s: float) -> None:
     if state.capacity_changed:
         state.capacity_changed = False
         _refuse_misfits(state)
-    candidates = _first_of_each_session(state)
+    candidates = [run for run in _first_of_each_session(state) if not _refused_for_need(state, run, now_s)]
     if not candidates:
         return
-    rooms = {host.host_id: host_room(host, state.leases) for host in state.hosts.open_for_work(now_s)}
+    rooms = {host.host_id: host_room(host, state.leases, now_s) for host in state.hosts.open_for_work(now_s)}
     open_rooms = {host_id: room for host_id, room in rooms.items() if room.free or room.warm}
     for run in candidates:
         if not open_rooms:
@@ -40,7 +41,7 @@ def place_runs(state: State, now_s: float) -> None:
             _reserve_for_gang(state, run, rooms, open_rooms, now_s)
             continue
         _reserve(state, run, target, now_s)
-        rooms[target.host_id] = room = host_room(rooms[target.host_id].host, state.leases)
+        rooms[target.host_id] = room = host_room(rooms[target.host_id].host, state.leases, now_s)
         open_rooms[target.host_id] = room
         if not (room.free or room.warm):
             del open_rooms[target.host_id]
@@ -55,6 +56,13 @@ def _first_of_each_session(state: State) -> list[Run]:
             held_back.add(run.session_id)
             candidates.append(run)
     return candidates
+
+
+def _refused_for_need(state: State, run: Run, now_s: float) -> bool:
+    error = lost_need(state, run, now_s)
+    if error is not None:
+        refuse_run(state, run, error)
+    return error is not None
 
 
 def _refuse_misfits(state: State) -> None:
@@ -90,6 +98,7 @@ def _reserve(state: State, run: Run, target: Placement, now_s: float) -> None:
     lease = Lease(
         state.new_lease_id(), run.session_id, run.epoch, run.execution_id, host.host_id, host.address,
         target.gpu_indices, target.worker_id, target.path, int(state.limits.lease_ttl_s * 1000),
+        bool(run.need.worker_id),
     )
     entry = LeaseEntry(lease, LeaseStatus.EVICTING, now_s, now_s)
     state.leases.add(entry)
@@ -118,6 +127,9 @@ def eviction_ended(state: State, event: EvictionEnded, now_s: float) -> None:
         worker.evicting = False
         if event.evicted:
             del host.workers[event.worker_id]
+            if worker.hold is not None:
+                why = "made way for another cell that needed its GPU, after the time for which it was kept"
+                state.remember_end(worker.worker_id, why, now_s)
         else:
             worker.pinned_until = state.retry(host)
     state.dirty = True
@@ -132,6 +144,10 @@ def eviction_ended(state: State, event: EvictionEnded, now_s: float) -> None:
             state.queue.put(run)
     elif not entry.evictions:
         chosen = state.hosts.worker(entry.lease.host_id, entry.lease.worker_id)
+        if entry.lease.worker_required and chosen is None:
+            end_lease(state, entry, now_s)
+            state.queue.put(run)
+            return
         if entry.lease.worker_id and chosen is None:
             # The chosen worker went meanwhile: the daemon forks a new one.
             entry.lease = replace(entry.lease, worker_id=WorkerId(""), path=StartPath.COLD)

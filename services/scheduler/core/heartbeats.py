@@ -12,6 +12,7 @@ from looseleaf.services.scheduler.core.events import HeartbeatReceived
 from looseleaf.services.scheduler.core.facts import ExecutionState, HostReport, Lease, WorkerStage
 from looseleaf.services.scheduler.core.fencing import see_epoch
 from looseleaf.services.scheduler.core.granting import deliver
+from looseleaf.services.scheduler.core.holds import drop_stale_holds, take_ended_holders
 from looseleaf.services.scheduler.core.hosts import Host, Liveness, merge_report, supersede
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus, renew
 from looseleaf.services.scheduler.core.preparing import host_lost
@@ -29,6 +30,8 @@ def heartbeat_received(state: State, event: HeartbeatReceived, now_s: float) -> 
     before, capacity = _signature(state, host, now_s), (host.gpu_count, host.gpu_memory_bytes)
     was_alive = host.alive and host.heartbeats > 0
     completed = merge_report(host, report, now_s, state.number, state.limits, state.released)
+    take_ended_holders(state, report, now_s)
+    drop_stale_holds(state, host)
     for worker in completed:
         state.greedy.touch(worker, state.sessions.touch(worker.session_id).frequency)
     if not was_alive:
@@ -71,7 +74,8 @@ def _known_host(state: State, event: HeartbeatReceived, now_s: float) -> Host | 
 
 
 def _signature(state: State, host: Host, now_s: float) -> tuple[object, ...]:
-    workers = tuple((w.worker_id, w.session_id, w.stage, w.gpu_indices) for w in host.workers.values())
+    workers = tuple(
+        (w.worker_id, w.session_id, w.stage, w.gpu_indices, now_s < w.held_until_s) for w in host.workers.values())
     return (host.takes_work(now_s, state.limits), workers)
 
 

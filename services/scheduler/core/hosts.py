@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from looseleaf.ids import ExecutionId, HostId, SessionId, Version, WorkerId
-from looseleaf.services.scheduler.core.facts import HostRecord, HostReport, RecipeFacts, WorkerReport, WorkerStage
+from looseleaf.services.scheduler.core.facts import (
+    Hold,
+    HostRecord,
+    HostReport,
+    RecipeFacts,
+    WorkerReport,
+    WorkerStage,
+)
 from looseleaf.services.scheduler.core.limits import Limits
 
 
@@ -52,6 +59,14 @@ class Worker:
     pinned_until: int = 0
     settled: bool = True
     missing: int = 0
+    # What it is kept for, and until when it makes way for nobody.
+    hold: Hold | None = None
+    held_until_s: float = 0.0
+
+    def take_hold(self, hold: Hold | None, now_s: float) -> None:
+        """The daemon's word, as of now: it can only be late, so the worker never goes too early."""
+        self.hold = hold
+        self.held_until_s = now_s + hold.left_s if hold is not None else 0.0
 
     @property
     def speculative(self) -> bool:
@@ -218,6 +233,7 @@ def _update(
     worker.session_id, worker.stage, worker.version = told.session_id, stage, told.version
     worker.gpu_indices, worker.execution_id = told.gpu_indices, told.execution_id
     worker.resident_bytes, worker.pid = told.resident_bytes, told.pid
+    worker.take_hold(told.hold, now_s)
     # The execution id outlives the cell: a completed worker that is prepared again is host_ready.
     worker.has_run = worker.has_run or stage.busy or stage is WorkerStage.COMPLETED or bool(told.execution_id)
     if not told.prepared_source_hash:

@@ -54,5 +54,7 @@ class Limits:
     pending_orphan_s: float = 60.0
     # Daemons' refusals of one run before the caller is told.
     grant_refusals_max: int = 20
+    # Workers whose end with unsaved variables is remembered, so that who asks for these is told of it.
+    ended_holders_max: int = 4096
     # Half-life of a session's GPU-cell rate in the eviction priority.
     frequency_half_life_s: float = 1800.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from looseleaf.services.scheduler.core.actions import NotifyQueue
 from looseleaf.services.scheduler.core.facts import RecipeFacts
 from looseleaf.services.scheduler.core.hosts import Liveness
@@ -44,13 +46,20 @@ def _pool_reason(state: State, now_s: float) -> str:
 
 
 class _Free:
-    """How many GPUs without a lease one host has at most, of the hosts that take work."""
+    """How many GPUs that nobody uses one host has at most, of the hosts that take work.
+
+    Those on which variables are kept that no version has are used; `kept_until_s`: when the first of them may go.
+    """
 
     def __init__(self, state: State, now_s: float) -> None:
-        self._hosts = [
-            (host, sum(1 for index in range(host.gpu_count) if not state.leases.occupied(host.host_id, index)))
-            for host in state.hosts.open_for_work(now_s)
-        ]
+        self._hosts = []
+        self.kept_until_s: float | None = None
+        for host in state.hosts.open_for_work(now_s):
+            kept = {i: w.held_until_s for w in host.workers.values() if now_s < w.held_until_s for i in w.gpu_indices}
+            open_ = [index for index in range(host.gpu_count) if not state.leases.occupied(host.host_id, index)]
+            self._hosts.append((host, sum(1 for index in open_ if index not in kept)))
+            for until_s in (kept[index] for index in open_ if index in kept):
+                self.kept_until_s = until_s if self.kept_until_s is None else min(self.kept_until_s, until_s)
         self.anywhere = max((count for _host, count in self._hosts), default=0)
         self._smallest_gpu_bytes = min((host.gpu_memory_bytes for host, _count in self._hosts), default=0)
 
@@ -77,6 +86,9 @@ def _run_reason(occupied: _Occupied, free: _Free, run: Run) -> str:
         return f"Needs {count} GPUs on one host; at most {largest_free} {verb} free on one."
     if free.anywhere and not largest_free:
         return "No GPU with enough memory for this cell's variables is free."
+    if not free.anywhere and free.kept_until_s is not None:
+        wait_s = max(1, math.ceil(free.kept_until_s - run.arrived_at_s))
+        return f"A GPU keeps variables that cannot be saved, for at most {wait_s} s from this cell's Run on."
     others = len(occupied.sessions) - (run.session_id in occupied.sessions)
     if occupied.gpus == 0:
         return "A GPU is about to become free."

@@ -45,8 +45,12 @@ class HostRoom:
     # Idle workers of any session that no lease names.
     idle: list[Worker]
 
+    def may_go(self, worker: Worker, now_s: float) -> bool:
+        """Whether the worker may be ended for somebody else's cell."""
+        return evictable(worker, self.host.heartbeats, now_s)
 
-def host_room(host: Host, leases: LeaseTable) -> HostRoom:
+
+def host_room(host: Host, leases: LeaseTable, now_s: float) -> HostRoom:
     """Sorts a host's GPUs: leased or busy ones are left out."""
     if leases.full(host.host_id, host.gpu_count):
         return HostRoom(host, [], {}, [])
@@ -62,14 +66,14 @@ def host_room(host: Host, leases: LeaseTable) -> HostRoom:
         holders = bound.get(index, [])
         if not holders:
             free.append(index)
-        elif all(_may_go(worker, host, in_use) or _may_serve(worker, in_use) for worker in holders):
+        elif all(_may_go(worker, host, in_use, now_s) or _may_serve(worker, in_use) for worker in holders):
             warm[index] = holders
     idle = [worker for worker in host.workers.values() if _may_serve(worker, in_use)]
     return HostRoom(host, free, warm, idle)
 
 
-def _may_go(worker: Worker, host: Host, in_use: set[WorkerId]) -> bool:
-    return worker.worker_id not in in_use and evictable(worker, host.heartbeats)
+def _may_go(worker: Worker, host: Host, in_use: set[WorkerId], now_s: float) -> bool:
+    return worker.worker_id not in in_use and evictable(worker, host.heartbeats, now_s)
 
 
 def _may_serve(worker: Worker, in_use: set[WorkerId]) -> bool:
@@ -88,7 +92,8 @@ def place(
 ) -> Placement | None:
     """The best placement of `run` in `rooms`, or None if there is no room now.
 
-    `preparing_on`: a host where a new worker of the session is under way. Deterministic: ties go by host id.
+    A run that needs a certain worker gets that one or none. `preparing_on`: a host where a new worker of the session is
+    under way. Deterministic: ties go by host id.
     """
     best: tuple[tuple[Rank, str], Placement] | None = None
     for room in rooms:
@@ -111,12 +116,15 @@ def _options(
 ) -> list[tuple[Placement, int]]:
     """Placements on one host, each with a grade of the worker it offers, 0 the readiest."""
     found = []
+    needed = run.need.worker_id
     own = [worker for worker in room.idle if worker.session_id == run.session_id]
     for worker in own:
+        if needed and worker.worker_id != needed:
+            continue
         option = _on_worker(run, room, worker, now_s, limits)
         if option is not None:
             found.append((option, _GRADES[option.path]))
-    fresh = _take(room, run.recipe.gpu_count, (), None, now_s, limits)
+    fresh = None if needed else _take(room, run.recipe.gpu_count, (), None, now_s, limits)
     if fresh is not None:
         gpus, victims = fresh
         option = Placement(room.host.host_id, gpus, WorkerId(""), StartPath.COLD, victims)
@@ -144,7 +152,7 @@ def _take(
     gpus = list(bound)
     gpus += room.free[: max(0, count - len(gpus))]
     if len(gpus) < count:
-        others = [index for index in room.warm if index not in gpus and _all_may_go(room, index, keep)]
+        others = [index for index in room.warm if index not in gpus and _all_may_go(room, index, keep, now_s)]
         others.sort(key=lambda index: _cost(room, index, now_s, limits))
         gpus += others[: count - len(gpus)]
     if len(gpus) < count:
@@ -153,17 +161,13 @@ def _take(
         holder.worker_id
         for index in gpus for holder in room.warm.get(index, []) if keep is None or holder.worker_id != keep.worker_id
     }
-    if not all(_evictable_now(room, worker_id) for worker_id in victims):
+    if not all(room.may_go(room.host.workers[worker_id], now_s) for worker_id in victims):
         return None
     return tuple(sorted(gpus)), tuple(sorted(victims))
 
 
-def _all_may_go(room: HostRoom, index: int, keep: Worker | None) -> bool:
-    return all(worker is not keep and evictable(worker, room.host.heartbeats) for worker in room.warm[index])
-
-
-def _evictable_now(room: HostRoom, worker_id: WorkerId) -> bool:
-    return evictable(room.host.workers[worker_id], room.host.heartbeats)
+def _all_may_go(room: HostRoom, index: int, keep: Worker | None, now_s: float) -> bool:
+    return all(worker is not keep and room.may_go(worker, now_s) for worker in room.warm[index])
 
 
 def _cost(room: HostRoom, index: int, now_s: float, limits: Limits) -> tuple[tuple[int, float, str], int]:

@@ -32,6 +32,7 @@ from looseleaf.services.scheduler.core.events import (
     WorkerPrepared,
 )
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState, Lease
+from looseleaf.services.scheduler.core.holds import hold_ended_since
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
 from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.news import tell_positions
@@ -142,6 +143,8 @@ def _tick(state: State, event: Tick, now_s: float) -> None:
         heartbeats.forgive_silence(state, event.overslept_s, now_s)
     if len(state.queue) and now_s - state.looked_at_s >= state.limits.look_again_s:
         state.dirty = state.capacity_changed = True
+    if len(state.queue) and hold_ended_since(state, state.looked_at_s, now_s):
+        state.dirty = True
     heartbeats.check_hosts(state, now_s)
     endings.retry_revocations(state, now_s)
     if state.restored_at_s is not None and now_s - state.restored_at_s >= state.limits.pending_orphan_s:

@@ -100,7 +100,7 @@ def _host_for_new(state: State, event: PreparationRequested, now_s: float) -> tu
         return None, f"Every GPU host holds its {limit} prepared workers already; the oldest unused one gives way."
 
     def room(host: Host) -> tuple[int, int, str]:
-        return (-len(host_room(host, state.leases).free), len(host.workers), host.host_id)
+        return (-len(host_room(host, state.leases, now_s).free), len(host.workers), host.host_id)
 
     return min(roomy, key=room), ""
 
@@ -124,7 +124,7 @@ def _make_room(state: State, able: list[Host], event: PreparationRequested, now_
         in_use = state.leases.workers_in_use(host.host_id)
         for worker in host.workers.values():
             old = now_s - worker.prepared_at_s >= state.limits.speculative_expiry_s
-            free = evictable(worker, host.heartbeats) and worker.worker_id not in in_use
+            free = evictable(worker, host.heartbeats, now_s) and worker.worker_id not in in_use
             if worker.speculative and old and free and worker.session_id != event.session_id:
                 expired.append((eviction_rank(worker, now_s, state.limits), host, worker))
     if expired:

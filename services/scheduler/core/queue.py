@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from looseleaf.ids import Epoch, ExecutionId, HostId, SessionId
-from looseleaf.services.scheduler.core.facts import RecipeFacts
+from looseleaf.services.scheduler.core.facts import Need, RecipeFacts
 
 PRIORITIES = ("interactive", "batch")
 
@@ -28,6 +28,7 @@ class Run:
     arrived_at: int
     arrived_at_s: float
     rank_s: float
+    need: Need = Need()
     waiters: list[str] = field(default_factory=list)
     # Hosts that refused it, each until that many heartbeats of theirs.
     avoided: dict[HostId, int] = field(default_factory=dict)

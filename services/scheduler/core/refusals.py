@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from looseleaf.errors import CapacityExceeded, InvalidArgument, LooseLeafError, PreconditionFailed, Unavailable
 from looseleaf.ids import Epoch
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState
@@ -65,6 +67,48 @@ def never_fits_bytes(asked: int, largest: int) -> LooseLeafError:
         f" here is {format_bytes(largest)}. {_UNSTARTED} Move variables to the CPU or delete what it does not need.",
         asked_bytes=asked, largest_bytes=largest,
     )
+
+
+def holder_gone(names: Sequence[str], why: str, ended_s_ago: float) -> LooseLeafError:
+    """The worker with variables that no version has is gone."""
+    listed, them, were = _listed(names)
+    told = f"That process {why}, {ended_s_ago:.0f} s ago." if why else "That process is gone."
+    return PreconditionFailed(
+        "UNSAVED_GONE", f"This cell needs {listed}, which cannot be saved and {were} kept in a GPU process. {told}"
+        f" {_UNSTARTED} Make {them} again, best in the cell that uses {them}.", names=", ".join(names), why=why,
+    )
+
+
+def holder_has_other_gpus(names: Sequence[str], has: int, asked: int) -> LooseLeafError:
+    """The worker with variables that no version has cannot change its number of GPUs."""
+    listed, them, were = _listed(names)
+    return PreconditionFailed(
+        "UNSAVED_VARIABLE", f"This cell asks for {_gpus(asked)} and needs {listed}, which cannot be saved and {were}"
+        f" kept in a process with {_gpus(has)}. {_UNSTARTED} Ask for {has}, or make {them} in the cell that uses"
+        f" {them}.", names=", ".join(names),
+    )
+
+
+def holder_too_small(names: Sequence[str], asked: int, has: int) -> LooseLeafError:
+    """The host of the worker with variables that no version has cannot take the cell."""
+    listed, them, were = _listed(names)
+    return PreconditionFailed(
+        "UNSAVED_VARIABLE", f"This cell needs {listed}, which cannot be saved and {were} kept in a process on a GPU of"
+        f" {format_bytes(has)}, too small for the {format_bytes(asked)} of its other variables. {_UNSTARTED}"
+        f" Make {them} in the cell that uses {them}.", names=", ".join(names),
+    )
+
+
+def _listed(names: Sequence[str]) -> tuple[str, str, str]:
+    """The names as a sentence has them, the word for them, and "was" or "were"."""
+    quoted = [repr(name) for name in names]
+    if len(quoted) < 2:
+        return "".join(quoted), "it", "was"
+    return f"{', '.join(quoted[:-1])} and {quoted[-1]}", "them", "were"
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
 
 
 def id_reused(execution_id: str) -> LooseLeafError:

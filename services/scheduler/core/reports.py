@@ -52,7 +52,7 @@ def execution_reported(state: State, event: ExecutionReported, now_s: float) -> 
     if entry is not None:
         # A lease that is given back unused did nothing to the worker that it names.
         if event.worker is not None or event.state is not ExecutionState.FAILED or record.state.began:
-            _touch_worker(state, event, entry)
+            _touch_worker(state, event, entry, now_s)
         if event.release:
             end_lease(state, entry, now_s)
     if event.figures is not None:
@@ -89,7 +89,7 @@ def _refuse(state: State, event: ExecutionReported, record: ExecutionRecord | No
     ))
 
 
-def _touch_worker(state: State, event: ExecutionReported, entry: LeaseEntry) -> None:
+def _touch_worker(state: State, event: ExecutionReported, entry: LeaseEntry, now_s: float) -> None:
     """Keeps the view of the worker up to date between heartbeats, so that a warm worker can be used at once."""
     host = state.hosts.get(entry.lease.host_id)
     if host is None or not host.alive:
@@ -106,14 +106,17 @@ def _touch_worker(state: State, event: ExecutionReported, entry: LeaseEntry) -> 
     if told is not None and told.stage is WorkerStage.GONE:
         del host.workers[worker_id]
         return
-    _set_worker(worker, event, entry, told)
+    _set_worker(worker, event, entry, told, now_s)
     state.greedy.touch(worker, state.sessions.touch(entry.lease.session_id).frequency)
 
 
-def _set_worker(worker: Worker, event: ExecutionReported, entry: LeaseEntry, told: WorkerReport | None) -> None:
+def _set_worker(
+    worker: Worker, event: ExecutionReported, entry: LeaseEntry, told: WorkerReport | None, now_s: float,
+) -> None:
     if told is not None:
         worker.version, worker.resident_bytes, worker.pid = told.version, told.resident_bytes, told.pid
         worker.gpu_indices = told.gpu_indices
+        worker.take_hold(told.hold, now_s)
     else:
         worker.gpu_indices = entry.lease.gpu_indices
     if event.figures is not None and event.figures.prepare_ms:

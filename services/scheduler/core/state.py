@@ -5,6 +5,7 @@ The modules that carry out one kind of event each take this state; none of them 
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -76,6 +77,8 @@ class State:
         self.news_due = False
         # Host -> the heartbeat from which something there may be tried again.
         self.retry_at: dict[HostId, int] = {}
+        # Workers that ended with variables that no version has: why and when.
+        self.ended_holders: OrderedDict[WorkerId, tuple[str, float]] = OrderedDict()
         self._writes: dict[tuple[str, str], Action] = {}
         self._actions: list[Action] = []
 
@@ -127,6 +130,12 @@ class State:
         actions = [*self._writes.values(), *self._actions]
         self._writes, self._actions = {}, []
         return actions
+
+    def remember_end(self, worker_id: WorkerId, why: str, ended_at_s: float) -> None:
+        """A worker ended with variables that no version has; what was known of its end stands."""
+        self.ended_holders.setdefault(worker_id, (why, ended_at_s))
+        while len(self.ended_holders) > self.limits.ended_holders_max:
+            self.ended_holders.popitem(last=False)
 
     def runs_of(self, session_id: SessionId) -> int:
         """Runs of one session that have no lease yet."""

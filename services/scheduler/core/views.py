@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from looseleaf.ids import HostId
 from looseleaf.services.scheduler.core.facts import Lease, WorkerReport
@@ -40,7 +40,7 @@ def pool_view(state: State, now_s: float) -> PoolView:
         HostView(
             host.host_id, host.address, host.gpu_count, host.device_kind, max(0.0, now_s - host.last_seen_s),
             host.liveness(now_s, state.limits).value,
-            tuple(_worker_view(worker) for worker in sorted(host.workers.values(), key=lambda w: w.worker_id)),
+            tuple(_worker_view(worker, now_s) for worker in sorted(host.workers.values(), key=lambda w: w.worker_id)),
             tuple(entry.lease for entry in state.leases.on_host(host.host_id)),
         )
         for host in state.hosts
@@ -48,9 +48,10 @@ def pool_view(state: State, now_s: float) -> PoolView:
     return PoolView(hosts, len(state.queue), state.accounts.held_gpu_s(state.leases, now_s), state.ready)
 
 
-def _worker_view(worker: Worker) -> WorkerReport:
+def _worker_view(worker: Worker, now_s: float) -> WorkerReport:
     prepared = worker.prepared.source_hash if worker.prepared is not None else ""
     return WorkerReport(
         worker.worker_id, worker.session_id, worker.stage, worker.version, prepared, worker.gpu_indices,
         worker.execution_id, worker.resident_bytes, worker.pid,
+        replace(worker.hold, left_s=max(0.0, worker.held_until_s - now_s)) if worker.hold is not None else None,
     )

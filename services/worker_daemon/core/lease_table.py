@@ -17,7 +17,8 @@ EPOCHS_KEPT_MAX = 4096
 class HeldLease:
     """A right of one execution to `gpus` of this host until `expires_s` on the monotonic clock.
 
-    `in_use`: its cell was started. `finished`: that cell's work on the GPUs is over.
+    `in_use`: its cell was started. `finished`: that cell's work on the GPUs is over. `worker_required`: the cell runs
+    on `worker_id` or not at all.
     """
 
     lease_id: LeaseId
@@ -32,6 +33,7 @@ class HeldLease:
     expires_s: float
     in_use: bool = False
     finished: bool = False
+    worker_required: bool = False
 
 
 class LeaseTable:

@@ -47,6 +47,25 @@ class WorkerFacts:
     resident_since_s: float = 0.0
     # Preparations and executions that use it or wait for it.
     users: int = 0
+    # Variables that no version has and that live here only; those for which it stays, and until when it does.
+    unsaved: frozenset[str] = frozenset()
+    kept: frozenset[str] = frozenset()
+    held_until_s: float = 0.0
+    # Why it was ended, if that was decided here: completes the sentence "That process ...".
+    end_reason: str = ""
+
+    def hold(self, unsaved: Iterable[str], kept: Iterable[str], until_s: float) -> None:
+        """A save ended: `unsaved` live here only, and for `kept` the worker stays until then (design §3)."""
+        self.unsaved, self.kept = frozenset(unsaved), frozenset(kept)
+        self.held_until_s = until_s if self.kept else 0.0
+
+    def release(self, names: Iterable[str]) -> None:
+        """Nobody will ask for these any more."""
+        self.hold(self.unsaved.difference(names), self.kept.difference(names), self.held_until_s)
+
+    def held(self, now_s: float) -> bool:
+        """It makes way for nobody."""
+        return now_s < self.held_until_s
 
     @property
     def disposable(self) -> bool:
@@ -77,19 +96,24 @@ class WorkerRoster:
     def expired(self, now_s: float) -> list[WorkerFacts]:
         """Idle workers past their time, longest idle first."""
         return sorted(
-            (w for w in self.workers.values() if w.evictable and now_s - w.idle_since_s >= self.rules.keep_s),
+            (w for w in self.workers.values() if self._idle_too_long(w, now_s)),
             key=lambda w: w.idle_since_s,
         )
 
-    def to_make_room(self) -> WorkerFacts | None:
+    def _idle_too_long(self, worker: WorkerFacts, now_s: float) -> bool:
+        return worker.evictable and not worker.held(now_s) and now_s - worker.idle_since_s >= self.rules.keep_s
+
+    def to_make_room(self, now_s: float) -> WorkerFacts | None:
         """The worker to end, or to wait for, before one more is forked; None if nobody may go.
 
-        Those that are ending come first, then completed ones, then prepared ones; longest idle first (design §6).
+        Those that are ending come first, then completed ones, of which those with variables that no version has come
+        last, then prepared ones; longest idle first (design §6).
         """
-        candidates = [w for w in self.workers.values() if w.evictable or w.stage is Stage.GONE]
+        workers = self.workers.values()
+        candidates = [w for w in workers if w.stage is Stage.GONE or (w.evictable and not w.held(now_s))]
         return min(
             candidates,
-            key=lambda w: (w.stage is not Stage.GONE, w.stage is not Stage.COMPLETED, w.idle_since_s),
+            key=lambda w: (w.stage is not Stage.GONE, w.stage is not Stage.COMPLETED, bool(w.kept), w.idle_since_s),
             default=None,
         )
 

@@ -49,6 +49,11 @@ class Host(WorkerDaemonServiceServicer):
 
     def __init__(self) -> None:
         self.ended = asyncio.Event()
+        self.released: list[Any] = []
+
+    async def ReleaseUnsaved(self, request: Any, context: Any) -> Any:
+        self.released.append((request.session_id, request.worker_id, list(request.names)))
+        return pb.ReleaseUnsavedResponse()
 
     async def Execute(self, requests: Any, context: Any) -> Any:
         try:
@@ -79,8 +84,12 @@ async def rig(tmp_path: Path) -> AsyncIterator[tuple[Clients, Frontend, Host, st
     async def evict(_session_id: str) -> int:
         return 3
 
+    async def addresses(_wanted: Any) -> dict[str, str]:
+        return {"h1": address}
+
     store: Any = None
-    yield Clients(store, new_channel(address, "frontend"), Peers(new_channel), evict), frontend, host, address
+    clients = Clients(store, new_channel(address, "frontend"), Peers(new_channel), evict, addresses)
+    yield clients, frontend, host, address
     for channel in opened:
         await channel.close()
     await server.stop(0)
@@ -113,6 +122,13 @@ async def test_submit_streams_the_news(rig: Any) -> None:
     news = [item async for item in rig[0].submit(frontend_pb2.SubmitCellRequest(execution_id="x-1"))]
     assert [item.lease.lease_id for item in news] == ["l-1"]
     assert await rig[0].evict_workers(SESSION) == 3
+
+
+async def test_release_of_unsaved_variables_goes_to_their_host_if_there_is_one(rig: Any) -> None:
+    clients, _frontend, host, _address = rig
+    await clients.release_unsaved(SESSION, "h-gone", "w-1", ["it"])
+    await clients.release_unsaved(SESSION, "h1", "w-1", ["it", "f"])
+    assert host.released == [(SESSION, "w-1", ["it", "f"])]
 
 
 async def test_execute_sends_while_it_hears_and_ends_with_either_side(rig: Any) -> None:

@@ -47,6 +47,7 @@ class FakeClients:
         self.opened: list[dict[str, Any]] = []
         self.left = 0
         self.runs: list[Any] = []
+        self.released: list[Any] = []
 
     async def open_session(self, session_id: str, **how: Any) -> cp.SessionHead:
         self.opened.append({"session_id": session_id, **how})
@@ -69,6 +70,9 @@ class FakeClients:
 
     async def evict_workers(self, session_id: str) -> int:
         return 2
+
+    async def release_unsaved(self, session_id: str, host_id: str, worker_id: str, names: list[str]) -> None:
+        self.released.append((session_id, host_id, worker_id, names))
 
 
 class Kernel:
@@ -130,10 +134,12 @@ async def test_socket_is_for_this_user_only(endpoint: KernelEndpoint) -> None:
     assert stat.S_IMODE(os.stat(endpoint.path).st_mode) == 0o600
 
 
-@pytest.mark.parametrize("kind", ["record_runs", "prepare", "raise_epoch", "evict_workers", "commit"])
+@pytest.mark.parametrize(
+    "kind", ["record_runs", "prepare", "raise_epoch", "evict_workers", "release_unsaved", "commit"]
+)
 async def test_request_before_hello_is_refused(kernel: Kernel, kind: str) -> None:
     with pytest.raises(PreconditionFailed, match="NO_SESSION"):
-        await kernel.ask(kind, runs=[], manifest=b"")
+        await kernel.ask(kind, runs=[], manifest=b"", host_id="h1", worker_id="w-1", names=[])
 
 
 async def test_requests_of_a_session_are_passed_on(kernel: Kernel, clients: FakeClients) -> None:
@@ -142,6 +148,8 @@ async def test_requests_of_a_session_are_passed_on(kernel: Kernel, clients: Fake
     assert (await kernel.ask("prepare", source="x"))["worker_id"] == "w-1"
     assert await kernel.ask("raise_epoch") == {"epoch": 2, "version": 3}
     assert await kernel.ask("evict_workers") == {"evicted": 2}
+    assert await kernel.ask("release_unsaved", host_id="h1", worker_id="w-1", names=["it"]) == {}
+    assert clients.released == [("s-1", "h1", "w-1", ["it"])]
 
 
 async def test_submitted_cell_can_be_interrupted_and_is_then_unknown(kernel: Kernel) -> None:

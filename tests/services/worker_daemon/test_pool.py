@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import random
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -18,14 +19,22 @@ from looseleaf.errors import (
     PreconditionFailed,
     Unavailable,
 )
-from looseleaf.ids import Epoch, SessionId, Version
+from looseleaf.ids import Epoch, ExecutionId, LeaseId, SessionId, Version, WorkerId
+from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.core.worker_life import Stage
-from looseleaf.services.worker_daemon.pool import WorkerPool
+from looseleaf.services.worker_daemon.pool import EARLIER_OWNER, MADE_WAY, WorkerPool
+from looseleaf.services.worker_daemon.worker_process import WorkerProcess
 from looseleaf.v1 import recipe_pb2
 
 ONE = Epoch(1)
 OTHER = SessionId("s-2")
+WHY = "was tested"
 RECIPE = recipe_pb2.ExecutionRecipe(version=1, names=["x"], imports=["json"], source_hash="h")
+
+
+def lease_of(session: SessionId, epoch: int = 1) -> HeldLease:
+    """Of GPU 0."""
+    return HeldLease(LeaseId("l-1"), session, Epoch(epoch), ExecutionId("x-1"), (0,), None, 3, 10.0, 0.0, 1e12)
 
 
 async def hang(_worker: ScriptedWorker, _request: Any) -> Any:
@@ -152,9 +161,9 @@ async def test_prepare_with_an_older_recipe_does_not_take_the_version_back(parts
 async def test_evict_of_a_worker_in_use_is_refused_and_of_an_unknown_one_is_done(parts: Any) -> None:
     pool = parts.pool()
     async with pool.reserved(None, SESSION, ONE) as worker:
-        assert not await pool.evict(worker.facts.worker_id)
-    assert await pool.evict(worker.facts.worker_id)
-    assert await pool.evict(worker.facts.worker_id)
+        assert not await pool.evict(worker.facts.worker_id, WHY)
+    assert await pool.evict(worker.facts.worker_id, WHY)
+    assert await pool.evict(worker.facts.worker_id, WHY)
     assert worker.lost.result() == "exited with code 0"
 
 
@@ -162,7 +171,7 @@ async def test_worker_that_is_ending_is_not_handed_out(parts: Any) -> None:
     pool = parts.pool()
     async with pool.reserved(None, SESSION, ONE) as worker:
         pass
-    evicting = asyncio.create_task(pool.evict(worker.facts.worker_id))
+    evicting = asyncio.create_task(pool.evict(worker.facts.worker_id, WHY))
     await asyncio.sleep(0)
     async with pool.reserved(worker.facts.worker_id, SESSION, ONE) as other:
         assert other is not worker
@@ -173,9 +182,9 @@ async def test_make_way_waits_for_a_worker_that_is_ending(parts: Any) -> None:
     pool = parts.pool()
     async with pool.reserved(None, SESSION, ONE) as worker:
         worker.facts.gpus = (0,)
-    evicting = asyncio.create_task(pool.evict(worker.facts.worker_id))
+    evicting = asyncio.create_task(pool.evict(worker.facts.worker_id, WHY))
     await asyncio.sleep(0)
-    await within(pool.make_way((0,), but=None))
+    await within(pool.make_way(lease_of(OTHER), but=None))
     assert worker.lost.done() and await evicting
 
 
@@ -186,14 +195,14 @@ async def test_make_way_ends_a_preparation_on_the_gpu_but_no_cell(parts: Any) ->
     parts.script.prepare = hang
     preparing = asyncio.create_task(pool.prepare_ahead(worker.facts.worker_id, OTHER, ONE, RECIPE))
     await until(lambda: worker.facts.users == 1)
-    await within(pool.make_way((0,), but=None))
+    await within(pool.make_way(lease_of(OTHER), but=None))
     with pytest.raises(Unavailable, match="WORKER_LOST"):
         await within(preparing)
     async with pool.reserved(None, OTHER, ONE) as running:
         running.facts.gpus, running.facts.stage = (0,), Stage.RUNNING
         with pytest.raises(Unavailable, match="GPU_OCCUPIED"):
-            await pool.make_way((0,), but=None)
-        await pool.make_way((0,), but=running)
+            await pool.make_way(lease_of(OTHER), but=None)
+        await pool.make_way(lease_of(OTHER), but=running)
 
 
 async def test_full_host_ends_a_completed_worker_before_a_prepared_one(parts: Any) -> None:
@@ -280,9 +289,9 @@ async def _visitor(pool: WorkerPool, chance: random.Random) -> None:
                 case 0:
                     await pool.prepare_ahead(known, session, ONE, RECIPE)
                 case 1 if known is not None:
-                    await pool.evict(known)
+                    await pool.evict(known, WHY)
                 case 2:
-                    await pool.make_way((0,), but=None)
+                    await pool.make_way(lease_of(OTHER), but=None)
                 case _:
                     async with pool.reserved(known, session, ONE) as worker:
                         await pool.prepare(worker, RECIPE, Version(1))
@@ -291,3 +300,84 @@ async def _visitor(pool: WorkerPool, chance: random.Random) -> None:
             pass
         assert len(pool.facts()) <= 3
         assert all(facts.users >= 0 for facts in pool.facts())
+
+
+async def holder(pool: WorkerPool, left_s: float = 60.0) -> WorkerProcess:
+    """A worker of SESSION on GPU 0 whose cell left the variable `it`."""
+    async with pool.reserved(None, SESSION, ONE) as worker:
+        worker.facts.gpus, worker.facts.stage = (0,), Stage.COMPLETED
+        worker.facts.hold({"it"}, {"it"}, time.monotonic() + left_s)
+    return worker
+
+
+async def test_holder_makes_way_for_nobody_before_its_time_and_then_for_anybody(parts: Any) -> None:
+    pool = parts.pool(workers_max=1)
+    worker = await holder(pool)
+    assert not await pool.evict(worker.facts.worker_id, WHY)
+    with pytest.raises(Unavailable, match="GPU_OCCUPIED"):
+        await pool.make_way(lease_of(OTHER), but=None)
+    with pytest.raises(CapacityExceeded, match="WORKERS_FULL"):
+        async with pool.reserved(None, OTHER, ONE):
+            pass
+    worker.facts.hold({"it"}, {"it"}, time.monotonic())
+    await within(pool.make_way(lease_of(OTHER), but=None))
+    assert worker.lost.done()
+    [ended] = pool.ended_holders(time.monotonic())
+    assert (ended.worker_id, ended.why) == (worker.facts.worker_id, MADE_WAY)
+    assert pool.ended_holders(time.monotonic() + 601) == []
+
+
+async def test_holder_of_an_earlier_epoch_makes_way_for_its_sessions_new_owner(parts: Any) -> None:
+    pool = parts.pool()
+    worker = await holder(pool)
+    await within(pool.make_way(lease_of(SESSION, epoch=2), but=None))
+    assert worker.lost.done() and pool.ended_holders(time.monotonic())[0].why == EARLIER_OWNER
+
+
+async def test_released_holder_is_an_ordinary_worker(parts: Any) -> None:
+    pool = parts.pool()
+    worker = await holder(pool)
+    changes = parts.changes
+    pool.release_unsaved(worker.facts.worker_id, OTHER, ["it"])
+    pool.release_unsaved(WorkerId("w-unknown"), SESSION, ["it"])
+    assert worker.facts.held(time.monotonic()) and parts.changes == changes
+    pool.release_unsaved(worker.facts.worker_id, SESSION, ["it"])
+    assert parts.changes == changes + 1
+    assert await pool.evict(worker.facts.worker_id, WHY)
+    assert pool.ended_holders(time.monotonic()) == [], "nobody will ask"
+
+
+async def test_host_that_keeps_no_warm_workers_keeps_holders_for_their_time(parts: Any) -> None:
+    pool = parts.pool(keep_s=0)
+    worker = await holder(pool)
+    await asyncio.sleep(0)
+    assert not worker.ending
+    assert pool.roster.expired(time.monotonic()) == []
+    assert pool.roster.expired(time.monotonic() + 60) == [worker.facts]
+
+
+async def test_holder_that_crashes_is_told_with_its_cause(parts: Any) -> None:
+    pool = parts.pool()
+    worker = await holder(pool)
+    parts.forker.workers[-1].die(-11)
+    await within(asyncio.shield(worker.lost))
+    await until(lambda: bool(pool.ended_holders(time.monotonic())))
+    assert "SIGSEGV" in pool.ended_holders(time.monotonic())[0].why
+
+
+@pytest.mark.parametrize(("step", "survives"), [(refuse, True), (hang, False)])
+async def test_failed_preparation_costs_no_variable_that_lives_in_the_worker_only(
+    parts: Any, step: Any, survives: bool
+) -> None:
+    pool = parts.pool()
+    worker = await holder(pool)
+    parts.script.prepare = step
+    object.__setattr__(worker.limits, "prepare_s", 0.05)
+    with pytest.raises(LooseLeafError):
+        await within(pool.prepare_ahead(worker.facts.worker_id, SESSION, ONE, RECIPE))
+    if survives:
+        parts.script.prepare = prepare_well
+        async with pool.reserved(worker.facts.worker_id, SESSION, ONE) as again:
+            assert again is worker and again.facts.held(time.monotonic())
+    else:
+        await within(asyncio.shield(worker.lost))

@@ -34,13 +34,18 @@ def test_outcome_has_every_figure_and_plain_values() -> None:
     pack({"t": "ok", "saved": body})
     assert set(body["figures"]) == {field.name for field in scheduler_pb2.ExecutionFigures.DESCRIPTOR.fields}
     assert set(body["figures"].values()) == {2} and body["path"] == "warm"
-    assert body["unsaved"] == [{"name": "g", "reason": "NOT_SERIALIZABLE", "path": "g.it"}]
+    assert body["unsaved"] == [{"name": "g", "reason": "NOT_SERIALIZABLE", "path": "g.it", "here": False}]
 
 
 def test_worker_and_lease_are_told_as_they_stand() -> None:
     facts = WorkerFacts(WorkerId("w-1"), 7, SessionId("s-1"), Epoch(2), Stage.SAVING, Version(3), "h", 0.0, (1,))
-    state = worker_state(facts)
+    state = worker_state(facts, 0.0)
     assert (state.stage, state.version, list(state.gpu_indices), state.pid) == (Stage.SAVING, 3, [1], 7)
+    assert not state.HasField("hold")
+    facts.hold({"it", "closed"}, {"it"}, 60.0)
+    hold = worker_state(facts, 18.0).hold
+    assert (list(hold.names), hold.left_s, hold.epoch) == (["it"], 42.0, 2)
+    assert worker_state(facts, 99.0).hold.left_s == 0.0
     ids = LeaseId("l-1"), SessionId("s-1"), Epoch(2), ExecutionId("x-1")
     lease = HeldLease(*ids, (1,), None, types_pb2.START_PATH_COLD, 10.0, 0.0, 9.0)
     told = lease_message(lease, types_pb2.HostAddress(host_id="h0", address="unix:/h0"))

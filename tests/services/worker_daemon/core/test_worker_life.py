@@ -26,14 +26,41 @@ rosters = st.lists(workers, unique_by=lambda worker: worker.worker_id, max_size=
 def test_nobody_in_use_ever_goes(roster: WorkerRoster, now_s: float) -> None:
     for worker in roster.expired(now_s):
         assert worker.users == 0 and worker.stage not in BUSY and now_s - worker.idle_since_s >= 30.0
-    victim = roster.to_make_room()
+    victim = roster.to_make_room(now_s)
     if victim is not None:
         assert victim.stage is Stage.GONE or (victim.users == 0 and victim.stage not in BUSY)
 
 
+@given(rosters, st.floats(0, 200))
+def test_nobody_goes_while_it_is_kept_for_variables_that_no_version_has(roster: WorkerRoster, now_s: float) -> None:
+    for worker in roster.workers.values():
+        worker.hold({"it", "closed"}, {"it"}, now_s + 0.1)
+    assert roster.expired(now_s) == []
+    victim = roster.to_make_room(now_s)
+    assert victim is None or victim.stage is Stage.GONE
+    before = roster.expired(now_s + 0.1)
+    for worker in roster.workers.values():
+        worker.release({"it"})
+        assert worker.unsaved == {"closed"} and not worker.held(now_s)
+    assert roster.expired(now_s + 0.1) == before
+
+
+def test_of_completed_workers_those_with_unsaved_variables_make_room_last() -> None:
+    roster = WorkerRoster(KeepRules(30.0, 4))
+    for number, (stage, kept) in enumerate([(Stage.COMPLETED, {"it"}), (Stage.COMPLETED, ()), (Stage.HOST_READY, ())]):
+        name = WorkerId(f"w-{number}")
+        roster.workers[name] = WorkerFacts(name, 1, stage=stage)
+        roster.workers[name].hold(kept, kept, 5.0)
+    gone = []
+    while (victim := roster.to_make_room(5.0)) is not None:
+        gone.append(victim.worker_id)
+        del roster.workers[victim.worker_id]
+    assert gone == ["w-1", "w-0", "w-2"]
+
+
 @given(rosters)
 def test_room_is_made_by_those_that_end_then_completed_then_longest_idle(roster: WorkerRoster) -> None:
-    victim = roster.to_make_room()
+    victim = roster.to_make_room(0.0)
     may_go = [w for w in roster.workers.values() if w.evictable or w.stage is Stage.GONE]
     assert (victim is None) == (not may_go)
     if victim is None:
