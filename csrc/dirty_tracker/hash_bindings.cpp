@@ -5,6 +5,7 @@
 #include "compare.h"
 #include "core_bindings.h"
 #include "python_buffer.h"
+#include "python_errors.h"
 #include "region_hash.h"
 
 namespace py = pybind11;
@@ -23,7 +24,7 @@ py::bytes region_hashes(const py::object& buffer, std::size_t region_bytes, std:
   if (!out) throw py::error_already_set();
   auto* const table = reinterpret_cast<std::uint8_t*>(PyBytes_AS_STRING(out.ptr()));
   const py::gil_scoped_release unlocked;
-  hash_regions(view.bytes(), region_bytes, seed, threads, table);
+  hash_regions(view.bytes(), region_bytes, seed, threads, table, &check_signals);
   return out;
 }
 

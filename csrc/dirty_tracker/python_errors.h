@@ -40,6 +40,13 @@ inline void set_system_error(const SystemFailure& failure) {
   }
 }
 
+// Runs the handlers of signals that arrived, without the GIL held by the caller; throws what they raised, so that a person
+// can interrupt long work. Handlers run in the main thread only.
+inline void check_signals() {
+  const pybind11::gil_scoped_acquire locked;
+  if (PyErr_CheckSignals() != 0) throw pybind11::error_already_set();
+}
+
 inline void translate_error(std::exception_ptr pointer) {
   try {
     if (pointer) std::rethrow_exception(pointer);

@@ -1,9 +1,8 @@
 #include "region_hash.h"
 
-#include <atomic>
 #include <cstring>
-#include <exception>
-#include <thread>
+
+#include "parallel.h"
 
 // On x86 the library's own dispatcher picks AVX-512, AVX2 or SSE2 when the module loads, so one build runs everywhere.
 #if defined(__x86_64__)
@@ -45,30 +44,13 @@ Hash128 hash128(ConstBytes bytes, std::uint64_t seed) {
   return out;
 }
 
-void hash_regions(ConstBytes bytes, std::size_t region_bytes, std::uint64_t seed, unsigned threads, std::uint8_t* out) {
-  if (threads == 0 || threads > kHashThreadsMax) {
-    throw InvalidInput("THREADS_OUT_OF_RANGE", "threads must be between 1 and " + std::to_string(kHashThreadsMax));
-  }
+void hash_regions(ConstBytes bytes, std::size_t region_bytes, std::uint64_t seed, unsigned threads, std::uint8_t* out,
+                  const std::function<void()>& poll) {
   const Regions regions(bytes.size, region_bytes);
-  const std::size_t count = regions.count();
-  std::atomic<std::size_t> next{0};
-  const auto work = [&] {
-    for (std::size_t i = next.fetch_add(1); i < count; i = next.fetch_add(1)) {
-      write_hash(bytes.data + regions.begin(i), regions.length(i), seed, out + i * kHashBytes);
-    }
+  const auto hash_one = [&](std::size_t i) {
+    write_hash(bytes.data + regions.begin(i), regions.length(i), seed, out + i * kHashBytes);
   };
-  std::vector<std::thread> others;
-  const std::size_t wanted = std::min<std::size_t>(threads, count);
-  others.reserve(wanted);
-  for (std::size_t i = 1; i < wanted; ++i) {
-    try {
-      others.emplace_back(work);
-    } catch (const std::exception&) {
-      break;  // No thread or no memory for one: those that run take all regions.
-    }
-  }
-  work();
-  for (auto& other : others) other.join();
+  parallel_for(regions.count(), threads, hash_one, poll);
 }
 
 std::vector<std::size_t> changed_hashes(ConstBytes fresh, ConstBytes old) {

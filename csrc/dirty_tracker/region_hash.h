@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "bytes.h"
@@ -11,16 +12,15 @@
 namespace looseleaf::dirty_tracker {
 
 constexpr std::size_t kHashBytes = 16;
-constexpr unsigned kHashThreadsMax = 64;
 
 // Canonical form: big-endian, high half first, as every XXH3 tool prints it.
 using Hash128 = std::array<std::uint8_t, kHashBytes>;
 
 Hash128 hash128(ConstBytes bytes, std::uint64_t seed);
 
-// Writes Regions(bytes.size, region_bytes).count() hashes to `out`, ascending. Uses up to `threads` threads in all, this
-// one included; fewer when there are fewer regions or the system refuses a thread. The result does not depend on it.
-void hash_regions(ConstBytes bytes, std::size_t region_bytes, std::uint64_t seed, unsigned threads, std::uint8_t* out);
+// Writes Regions(bytes.size, region_bytes).count() hashes to `out`, ascending. `threads` and `poll` as in parallel_for.
+void hash_regions(ConstBytes bytes, std::size_t region_bytes, std::uint64_t seed, unsigned threads, std::uint8_t* out,
+                  const std::function<void()>& poll = nullptr);
 
 // Indices of hashes in `fresh` that `old` lacks or holds with another value, ascending. Both are tables of kHashBytes
 // entries; throws InvalidInput for another length.

@@ -1,7 +1,5 @@
 #include "system.h"
 
-#include <fcntl.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,13 +12,6 @@ namespace {
 
 // The numbers are part of the kernel's ABI; older C library headers lack them.
 constexpr int kMadvPopulateRead = 22;
-
-struct PagemapScanArgument {
-  std::uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
-  std::uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
-};
-constexpr unsigned long kPagemapScan = _IOWR('f', 16, PagemapScanArgument);
-constexpr std::uint64_t kPageIsPresent = 1u << 3;
 
 class TestPage {
  public:
@@ -84,22 +75,6 @@ void populate_read(void* address, std::size_t size) {
 bool populate_read_available() {
   const TestPage page;
   return page.address() != nullptr && madvise(page.address(), page_bytes(), kMadvPopulateRead) == 0;
-}
-
-bool pagemap_scan_available() {
-  const TestPage page;
-  const OwnedFd pagemap(open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC));
-  if (page.address() == nullptr || pagemap.get() < 0) return false;
-  std::uint64_t found[3];
-  PagemapScanArgument scan{};
-  scan.size = sizeof scan;
-  scan.start = reinterpret_cast<std::uintptr_t>(page.address());
-  scan.end = scan.start + page_bytes();
-  scan.vec = reinterpret_cast<std::uintptr_t>(found);
-  scan.vec_len = 1;
-  scan.category_mask = kPageIsPresent;
-  scan.return_mask = kPageIsPresent;
-  return ioctl(pagemap.get(), kPagemapScan, &scan) >= 0;
 }
 
 }  // namespace looseleaf::dirty_tracker

@@ -48,7 +48,4 @@ void populate_read(void* address, std::size_t size);
 // Whether MADV_POPULATE_READ (Linux 5.14) works here; `populate_read` touches the pages itself where not.
 bool populate_read_available();
 
-// Whether the PAGEMAP_SCAN ioctl (Linux 6.7) works here.
-bool pagemap_scan_available();
-
 }  // namespace looseleaf::dirty_tracker

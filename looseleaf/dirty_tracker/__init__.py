@@ -24,18 +24,34 @@ from looseleaf.dirty_tracker.hashing import (
     region_hashes,
 )
 from looseleaf.dirty_tracker.memory import MappedRegions, Memfd, copy_into
+from looseleaf.dirty_tracker.written import (
+    Payload,
+    RegionTable,
+    RestoredRegions,
+    drop_pagemap,
+    keep_pagemap,
+    region_tables,
+    written_regions,
+)
 
 __all__ = [
     "HASH_BYTES",
     "HASH_THREADS_MAX",
     "MappedRegions",
     "Memfd",
+    "Payload",
+    "RegionTable",
+    "RestoredRegions",
     "build_info",
     "compare_regions",
     "copy_into",
     "dirty_regions",
+    "drop_pagemap",
     "hash128",
+    "keep_pagemap",
     "region_hashes",
+    "region_tables",
+    "written_regions",
 ]
 
 assert _core.HASH_BYTES == HASH_BYTES

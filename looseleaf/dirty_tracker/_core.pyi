@@ -11,13 +11,38 @@ HASH_BYTES: int
 HASH_THREADS_MAX: int
 
 def simd_level() -> str: ...
-def pagemap_scan_available() -> bool: ...
 def populate_read_available() -> bool: ...
 def region_hashes(buffer: Buffer, region_bytes: int, seed: int, threads: int) -> bytes: ...
 def hash128(buffer: Buffer, seed: int) -> bytes: ...
 def changed_hashes(new_hashes: Buffer, old_hashes: Buffer) -> list[int]: ...
 def compare_regions(new: Buffer, old: Buffer, region_bytes: int) -> list[int]: ...
+def pagemap_support() -> tuple[str, str]: ...
+def region_tables(
+    payloads: Sequence[tuple[Buffer, bytes, tuple[bytes, int, int] | None]],
+    region_bytes: int,
+    seed: int,
+    threads: int,
+    pagemap: Pagemap | None,
+) -> list[tuple[bytes, list[int], int]]: ...
 def copy_into(dst: Buffer, dst_offset: int, src: Buffer, src_offset: int, length: int) -> None: ...
+@final
+class Pagemap:
+    """The page tables of the process that opened it, read by `method`, "scan" or "read".
+
+    Raises Forbidden (`SYSTEM_CALL_REFUSED`) after the process has given up its uid, InvalidArgument
+    (`PAGEMAP_METHOD_UNKNOWN`).
+    """
+
+    @staticmethod
+    def open(method: str) -> Pagemap: ...
+    @staticmethod
+    def open_file(path: str, method: str) -> Pagemap: ...
+    @property
+    def is_usable(self) -> bool:
+        """False in a forked child, and when somebody has closed the descriptor."""
+    def written_regions(self, address: int, size_bytes: int, region_bytes: int) -> list[int]:
+        """Of a range inside one private file mapping. Raises PreconditionFailed (`CLOSED`) if not usable."""
+
 @final
 class MappedRegions:
     """Runs of files (usually arena slots) mapped side by side as one private, writable buffer.

@@ -6,6 +6,7 @@ import importlib
 from typing import Any
 
 from looseleaf.dirty_tracker import _core
+from looseleaf.dirty_tracker.written import pagemap_support
 
 
 def build_info() -> dict[str, Any]:
@@ -14,19 +15,21 @@ def build_info() -> dict[str, Any]:
     In a build with CUDA it initialises the driver (no context is opened), so a process that forks workers must not ask.
 
     `version`; `built_with_cuda`; `cuda`, one of "not built", "failed to load (WHY)", "loaded, N devices" and
-    "loaded, 0 devices (WHY)"; `cuda_device_count`; `simd`, the vector unit that hashing uses; `pagemap_scan` and
-    `populate_read`, whether the kernel offers these calls to this process.
+    "loaded, 0 devices (WHY)"; `cuda_device_count`; `simd`, the vector unit that hashing uses; `written_pages`, how the
+    written pages of restored memory are found: "scan" (the PAGEMAP_SCAN ioctl), "read" (the pagemap file) or
+    "not found (WHY)"; `populate_read`, whether the kernel offers this call to this process.
     """
     from looseleaf import __version__
 
     cuda, cuda_device_count = _cuda_state()
+    method, why_none = pagemap_support()
     return {
         "version": __version__,
         "built_with_cuda": _core.BUILT_WITH_CUDA,
         "cuda": cuda,
         "cuda_device_count": cuda_device_count,
         "simd": _core.simd_level(),
-        "pagemap_scan": _core.pagemap_scan_available(),
+        "written_pages": method or f"not found ({why_none})",
         "populate_read": _core.populate_read_available(),
     }
 

@@ -22,14 +22,13 @@ def region_hashes(buffer: Buffer, *, region_bytes: int = REGION_BYTES, seed: int
 
     Region i covers [i*region_bytes, min((i+1)*region_bytes, N)) of the N bytes. Each hash is in canonical (big-endian)
     form and depends on nothing but the region's bytes and `seed` (0 to 2^64-1). `threads` (1 to HASH_THREADS_MAX) may
-    share the work; the GIL is released. Raises InvalidArgument for an argument out of range (`*_OUT_OF_RANGE`), for an
-    object without a buffer (`NOT_A_BUFFER`) and for one that is not C-contiguous (`BUFFER_NOT_CONTIGUOUS`).
+    share the work; the GIL is released, and an interrupt ends it. Raises InvalidArgument for an argument out of range
+    (`*_OUT_OF_RANGE`), for an object without a buffer (`NOT_A_BUFFER`) and for one that is not C-contiguous
+    (`BUFFER_NOT_CONTIGUOUS`).
     """
-    _check_region_bytes(region_bytes)
-    _check_seed(seed)
-    if not 1 <= threads <= HASH_THREADS_MAX:
-        message = f"threads must be between 1 and {HASH_THREADS_MAX}"
-        raise InvalidArgument("THREADS_OUT_OF_RANGE", message, threads=threads)
+    check_region_bytes(region_bytes)
+    check_seed(seed)
+    check_threads(threads)
     return _core.region_hashes(buffer, region_bytes, seed, threads)
 
 
@@ -38,7 +37,7 @@ def hash128(buffer: Buffer, *, seed: int = 0) -> bytes:
 
     Equals `region_hashes` of a non-empty buffer that is one region. Raises as `region_hashes` does.
     """
-    _check_seed(seed)
+    check_seed(seed)
     return _core.hash128(buffer, seed)
 
 
@@ -57,16 +56,25 @@ def compare_regions(new: Buffer, old: Buffer, region_bytes: int = REGION_BYTES) 
     Compares bits, so NaN == NaN and 0.0 != -0.0. The GIL is released. Raises InvalidArgument if the lengths differ
     (`LENGTHS_DIFFER`), and as `region_hashes` does.
     """
-    _check_region_bytes(region_bytes)
+    check_region_bytes(region_bytes)
     return _core.compare_regions(new, old, region_bytes)
 
 
-def _check_region_bytes(region_bytes: int) -> None:
+def check_region_bytes(region_bytes: int) -> None:
+    """Raises InvalidArgument for a size that no region can have."""
     if not 1 <= region_bytes <= UNSIGNED_MAX:
         message = "region_bytes must be between 1 and 2^64-1"
         raise InvalidArgument("REGION_BYTES_OUT_OF_RANGE", message, region_bytes=str(region_bytes))
 
 
-def _check_seed(seed: int) -> None:
+def check_seed(seed: int) -> None:
+    """Raises InvalidArgument for what is no seed."""
     if not 0 <= seed <= UNSIGNED_MAX:
         raise InvalidArgument("SEED_OUT_OF_RANGE", "a seed is an unsigned 64-bit number", seed=str(seed))
+
+
+def check_threads(threads: int) -> None:
+    """Raises InvalidArgument for a number of threads that no call takes."""
+    if not 1 <= threads <= HASH_THREADS_MAX:
+        message = f"threads must be between 1 and {HASH_THREADS_MAX}"
+        raise InvalidArgument("THREADS_OUT_OF_RANGE", message, threads=threads)

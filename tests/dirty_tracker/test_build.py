@@ -11,9 +11,7 @@ import pytest
 import looseleaf
 from looseleaf.dirty_tracker import _core, build, build_info
 
-CORE_WITH_CUDA = SimpleNamespace(
-    BUILT_WITH_CUDA=True, simd_level=str, pagemap_scan_available=bool, populate_read_available=bool
-)
+CORE_WITH_CUDA = SimpleNamespace(BUILT_WITH_CUDA=True, simd_level=str, populate_read_available=bool)
 
 
 def test_build_info_has_one_plain_answer_a_question() -> None:
@@ -21,7 +19,7 @@ def test_build_info_has_one_plain_answer_a_question() -> None:
     assert info["version"] == looseleaf.__version__
     assert info["built_with_cuda"] is _core.BUILT_WITH_CUDA
     assert info["simd"] in {"avx512", "avx2", "sse2", "neon", "sve", "scalar"}
-    assert isinstance(info["pagemap_scan"], bool)
+    assert info["written_pages"] in {"scan", "read"} or info["written_pages"].startswith("not found (")
     assert isinstance(info["populate_read"], bool)
     assert info["cuda"].startswith("loaded, " if info["built_with_cuda"] else "not built")
 
@@ -47,6 +45,11 @@ def test_build_info_cuda_part_that_loads_counts_devices(
     monkeypatch.setattr(build, "_core", CORE_WITH_CUDA)
     monkeypatch.setattr(build.importlib, "import_module", lambda name: SimpleNamespace(device_state=lambda: state))
     assert (build_info()["cuda"], build_info()["cuda_device_count"]) == (text, state[0])
+
+
+def test_build_info_without_page_tables_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "pagemap_support", lambda: (None, "open failed"))
+    assert build_info()["written_pages"] == "not found (open failed)"
 
 
 def test_dirty_tracker_import_brings_in_neither_numpy_nor_grpc() -> None:

@@ -4,17 +4,23 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "compare.h"
 #include "mapping.h"
 #include "memory.h"
+#include "pagemap.h"
+#include "parallel.h"
 #include "region_hash.h"
+#include "region_tables.h"
 #include "system.h"
 
 namespace dt = looseleaf::dirty_tracker;
@@ -71,7 +77,7 @@ void test_hashes_of_odd_sizes_and_starts() {
   }
   EXPECT_THROWS(dt::InvalidInput, table_of({}, 0, 1));
   EXPECT_THROWS(dt::InvalidInput, table_of({}, 1, 0));
-  EXPECT_THROWS(dt::InvalidInput, table_of({}, 1, dt::kHashThreadsMax + 1));
+  EXPECT_THROWS(dt::InvalidInput, table_of({}, 1, dt::kThreadsMax + 1));
 }
 
 void test_changes_by_hash_and_by_compare_agree() {
@@ -125,6 +131,46 @@ void test_refused_mappings_leave_nothing_mapped() {
   EXPECT_THROWS(dt::InvalidInput, dt::SharedSegment::create("native-test", 0));
 }
 
+void test_tables_hash_written_regions_only() {
+  const std::size_t page = dt::page_bytes();
+  auto segment = dt::SharedSegment::create("native-test", 600 * page);
+  for (std::size_t i = 0; i < segment.size(); i += 8) segment.data()[i] = static_cast<std::uint8_t>(i >> 3);
+  const dt::PrivateMapping mapping({{segment.fd(), 0, 600 * page - 5}});
+  const dt::ConstBytes bytes{mapping.data(), mapping.size()};
+  const auto origin = table_of(bytes, page, 1);
+  // More runs of written pages than one call of the kernel returns.
+  std::vector<std::size_t> written;
+  for (std::size_t i = 0; i < 600; i += 2) written.push_back(i);
+  for (const std::size_t i : written) mapping.data()[i * page] ^= 1;
+  const auto support = dt::probe_pagemap();
+  if (!support.method) return;
+  const auto pagemap = dt::Pagemap::open();
+  for (const auto method : {dt::PagemapMethod::kRead, *support.method}) {
+    const auto address = reinterpret_cast<std::uintptr_t>(bytes.data);
+    EXPECT(pagemap.written_regions(address, bytes.size, page, method) == written);
+    EXPECT(pagemap.written_regions(address, bytes.size, 2 * page, method).size() == 300);
+    const auto tables =
+        dt::region_tables({{bytes, view(origin), origin.data()}, {bytes, {}, nullptr}}, page, 3, 3, &pagemap, method, {});
+    EXPECT(tables[0].dirty == written && tables[0].hashed_regions == written.size());
+    EXPECT(tables[0].hashes == tables[1].hashes && tables[1].hashed_regions == 600 && tables[1].dirty.size() == 600);
+  }
+}
+
+void test_parallel_work_stops_at_the_first_error() {
+  struct Stop {};
+  for (const unsigned threads : {1u, 4u}) {
+    std::atomic<int> done{0};
+    EXPECT_THROWS(Stop, dt::parallel_for(1'000'000, threads, [&](std::size_t i) {
+      if (i == 100) throw Stop{};
+      ++done;
+    }));
+    EXPECT(done < 1'000'000);
+    const auto slow = [](std::size_t) { std::this_thread::sleep_for(std::chrono::milliseconds(10)); };
+    EXPECT_THROWS(Stop, dt::parallel_for(1'000'000, threads, slow, [] { throw Stop{}; }));
+  }
+  EXPECT_THROWS(dt::InvalidInput, dt::parallel_for(1, 0, [](std::size_t) {}));
+}
+
 void run(const char* name, void (*test)()) {
   const int before = failed;
   test();
@@ -144,6 +190,8 @@ int main() {
   RUN(test_copies_stay_inside_their_buffers);
   RUN(test_segments_and_mappings_own_their_memory);
   RUN(test_refused_mappings_leave_nothing_mapped);
+  RUN(test_tables_hash_written_regions_only);
+  RUN(test_parallel_work_stops_at_the_first_error);
   std::printf("simd %s\n%d passed, %d failed\n", dt::simd_level(), passed, failed);
   return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
