@@ -9,17 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from looseleaf.checkpoint.bundles import Bundle
 from looseleaf.checkpoint.components import closed_under
-from looseleaf.checkpoint.edges import Edges
 from looseleaf.checkpoint.loader import Loader
 from looseleaf.checkpoint.manifest import Manifest
 from looseleaf.checkpoint.memory import raw_access
-from looseleaf.checkpoint.paths import path_to
 from looseleaf.checkpoint.reports import AdvanceReport
 from looseleaf.checkpoint.restorer import Restorer, stub_for
+from looseleaf.checkpoint.stale import find_stale
 from looseleaf.checkpoint.stub import Stub
-from looseleaf.checkpoint.walk import Graph
 from looseleaf.errors import PreconditionFailed
-from looseleaf.ids import UnitId
+from looseleaf.ids import PayloadId, UnitId
 
 if TYPE_CHECKING:
     from looseleaf.checkpoint.tracker import StateTracker
@@ -41,6 +39,8 @@ class Advancer:
         fetched = self._fetch_process_state(new)
         with raw_access():
             gone = self._units_to_drop(new)
+            # Nobody else has lazy bytes: they must outlive the variables that are dropped here.
+            tracker.labels.hold_memory(i for i in self._payloads_of(gone) if self._old.payloads[i].is_lazy)
             dropped_objects = self._live_of(gone)
             local = self._local_names(new)
             tracker.manifest = new
@@ -101,7 +101,7 @@ class Advancer:
             if new.payloads.get(payload_id) != entry
         }
 
-    def _payloads_of(self, gone: set[int]) -> set[int]:
+    def _payloads_of(self, gone: set[int]) -> set[PayloadId]:
         return {payload_id for unit_id in gone for payload_id in self._old.units[UnitId(unit_id)].header.payloads}
 
     def _live_of(self, gone: set[int]) -> dict[int, Any]:
@@ -187,53 +187,13 @@ class Advancer:
 
     def _stale(self, local: set[str], dropped: dict[int, Any]) -> list[tuple[str, str]]:
         """Values outside the store that still reach an object which was dropped, each with the path to it."""
-        if not dropped:
-            return []
-        cut = [id(self._namespace), id(sys.modules)]
-        edges = Edges(
-            cut, on_array=_bases, on_tensor=_parts, on_storage=lambda _: (), on_arrow=lambda _: (),
-            on_bytes=lambda _: None,
-        )
-        graph = Graph(edges, dropped)
         kept = [(name, value) for name, value in list(self._namespace.items()) if self._is_kept(name, value, local)]
-        found = []
-        for name, value in kept:
-            graph.add_root(name, value)
-        graph.find_heads()
-        for name, value in kept:
-            root = graph.node_of(value)
-            for address in dropped:
-                node = graph.node_at(address)
-                if root and node and _reaches(graph, root, node):
-                    found.append((name, path_to(graph, node, root)))
-                    break
-        return found
+        labels = self._tracker.labels
+        stored = [labels.live(some_id) for some_id in labels.live_ids()] if dropped and kept else []
+        return find_stale(self._namespace, kept, dropped, stored)
 
     def _is_kept(self, name: str, value: Any, local: set[str]) -> bool:
         if name in local:
             return True
         is_result = name == "Out" or (name.startswith("_") and name.strip("_0123456789") == "")
         return is_result and self._tracker.hidden(name)
-
-
-def _reaches(graph: Graph, root: int, node: int) -> bool:
-    seen = {node}
-    todo = [node]
-    while todo:
-        current = todo.pop()
-        if current == root:
-            return True
-        for above in graph.predecessors(current):
-            if above and above not in seen:
-                seen.add(above)
-                todo.append(above)
-    return False
-
-
-def _bases(value: Any) -> list[Any]:
-    return [value.base, *getattr(value, "__dict__", {}).values()]
-
-
-def _parts(value: Any) -> list[Any]:
-    parts = [*getattr(value, "__dict__", {}).values()]
-    return [*parts, value.grad] if value.is_leaf else parts

@@ -58,7 +58,7 @@ def capture(
     labels: Labels,
     base: Manifest,
     held: Iterable[tuple[UnitId, Any]],
-    held_memory: Iterable[LoadedMemory],
+    held_memory: Iterable[LoadedMemory | bytes | bytearray],
 ) -> Captured:
     """Takes down `roots` (name, live value) and `held` (live heads that units which are not loaded refer to).
 
@@ -79,6 +79,7 @@ def capture(
         # The walk is repeated; until then its objects keep their ids.
         round_.keep.append(found.graph)
     round_.spread_failures(found)
+    round_.end()
     return found
 
 
@@ -140,8 +141,8 @@ class _Round:
         self.keep: list[Any] = []
 
     def run(
-        self, roots: Sequence[tuple[str, Any]], held: list[tuple[UnitId, Any]], held_memory: list[LoadedMemory],
-        cuts: set[int],
+        self, roots: Sequence[tuple[str, Any]], held: list[tuple[UnitId, Any]],
+        held_memory: list[LoadedMemory | bytes | bytearray], cuts: set[int],
     ) -> Captured:  # fmt: skip
         memory = MemoryMap(self._label_late)
         graph = Graph(_edges(self._namespace, memory), {*cuts, *self._places, *self._labels.live_addresses()})
@@ -202,6 +203,11 @@ class _Round:
             return [UnitId(ref) for ref in sorted(draft.refs)]
         stored = self._base.units.get(unit_id)
         return stored.header.refs if stored is not None else ()
+
+    def end(self) -> None:
+        """Lets go of what refers back to this: memory that the person deletes must not wait for the cyclic collector."""
+        self.keep.clear()
+        del self._scope
 
     def spread_failures(self, found: Captured) -> None:
         """A unit that reaches one without bytes cannot be saved either; names the variables that are lost by it."""

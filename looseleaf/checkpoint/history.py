@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from looseleaf.checkpoint.lazy import without_lost
 from looseleaf.checkpoint.manifest import Manifest, UnitHeader, Unsaved
 from looseleaf.ids import Epoch, ExecutionId, PayloadId, SessionId, UnitId, Version
 
@@ -80,9 +81,12 @@ def made_newest(
 ) -> Manifest:
     """The content of `old`, of this or another session, as the version after `head`.
 
-    What `head` has and `old` lacks is deleted by it. Ids stay as they were: each names what `old` says it is.
+    What `head` has and `old` lacks is deleted by it. Variables of which `old` lacks bytes are unsaved in it, unless they
+    are the very ones that `head` lacks too. Ids stay as they were: each names what `old` says it is.
     """
     gone = [*head.tombstones, *(name for name in head.roots if name not in old.roots)]
+    here = head.payloads if old.session_id == session_id else {}
+    old = without_lost(old, here)
     unsaved = {entry.name for entry in old.unsaved}
     return replace(
         old,
@@ -104,7 +108,7 @@ def content_of(manifest: Manifest, head: UnitId) -> tuple[object, ...]:
     return (
         head,
         {unit_id: manifest.units[unit_id].hash for unit_id in units},
-        {payload_id: manifest.payloads[payload_id].regions for payload_id in payloads},
+        {payload_id: manifest.payloads[payload_id] for payload_id in payloads},
     )
 
 

@@ -137,6 +137,19 @@ class Labels:
         for some_id, home in self._homes.items():
             home.hold(some_id in ids)
 
+    def keep_strings(self, blocks: Iterable[Block]) -> None:
+        """Holds those of these blocks that are byte strings, which nothing can hold weakly."""
+        for block in blocks:
+            if block.owner is not None and block.payload_id is not None:
+                self._homes[block.payload_id].hold_string(block.owner)
+
+    def hold_memory(self, payload_ids: Iterable[int]) -> None:
+        """Holds the memory of these that lives here, until `hold_exactly` is told what for."""
+        for payload_id in payload_ids:
+            home = self._homes.get(payload_id)
+            if home is not None and home.is_alive():
+                home.hold(True)
+
     def replace(self, heads: Iterable[tuple[UnitId, Any, bool]], blocks: Iterable[tuple[int, Block]]) -> None:
         """Exactly these (id, object, hold) and blocks live here, as a save has found."""
         self._heads, self._by_address, self.lost, self._bundles = {}, {}, set(), {}
@@ -175,7 +188,7 @@ class Labels:
             if home.device == "cpu" and home.kind == "memory" and home.is_alive()
         ]
 
-    def held_memory(self) -> list[LoadedMemory]:
+    def held_memory(self) -> list[LoadedMemory | bytes | bytearray]:
         """Memory that units which are not loaded refer to."""
         found = [home.loaded() for home in self._homes.values() if home.is_held]
         return [loaded for loaded in found if loaded is not None]

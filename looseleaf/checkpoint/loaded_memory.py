@@ -133,7 +133,7 @@ class Home:
         self.size_bytes = size_bytes
         self.kind = kind
         self._owners = [weakref.ref(owner) for owner in owners if not isinstance(owner, (bytes, bytearray))]
-        self._held: LoadedMemory | None = None
+        self._held: LoadedMemory | bytes | bytearray | None = None
 
     @classmethod
     def of_block(cls, block: Block) -> Home:
@@ -181,8 +181,8 @@ class Home:
     def _holds(self, start: int, end: int) -> bool:
         return self.address <= start and end <= self.address + self.size_bytes
 
-    def loaded(self) -> LoadedMemory | None:
-        """The memory, for more objects to be made on it; None if it is gone."""
+    def loaded(self) -> LoadedMemory | bytes | bytearray | None:
+        """The memory, for more objects to be made on it, or the byte string that it is; None if it is gone."""
         if self._held is not None:
             return self._held
         owners = self._living_owners()
@@ -197,6 +197,10 @@ class Home:
                 if self.device == CPU:
                     _fix_size(owner)
         return made
+
+    def hold_string(self, value: bytes | bytearray) -> None:
+        """Keeps the byte string alive that this is."""
+        self._held = value
 
     def hold(self, wanted: bool) -> None:
         """Keeps the memory alive, or leaves that to its users."""

@@ -20,7 +20,7 @@ from looseleaf.checkpoint.persons_code import BreakOff, import_error, restore_er
 from looseleaf.checkpoint.rebuild import module_attribute
 from looseleaf.checkpoint.state_io import StateIO
 from looseleaf.dirty_tracker import hash128
-from looseleaf.errors import Corrupt, LooseLeafError, NotFound
+from looseleaf.errors import Corrupt, LooseLeafError, NotFound, PreconditionFailed
 from looseleaf.ids import PayloadId, UnitId
 
 
@@ -111,7 +111,7 @@ class Loader:
         named = dict.fromkeys(payload_id for entry in units for payload_id in entry.header.payloads)
         wanted = [
             payload_id for payload_id in named
-            if payload_id in self._manifest.payloads and self._manifest.payloads[payload_id].size_bytes
+            if payload_id in self._manifest.payloads and self._manifest.payloads[payload_id].regions
             and payload_id not in self.memory and self._living(payload_id) is None
         ]  # fmt: skip
         if not wanted:
@@ -258,6 +258,9 @@ class Loader:
         return found
 
     def _map(self, payload_id: PayloadId, entry: PayloadEntry) -> Any:
+        if entry.is_lazy:
+            text = f"its bytes were not committed with version {entry.lazy_at}: the session's kernel alone has them"
+            raise PreconditionFailed("NOT_COMMITTED", text, version=int(entry.lazy_at))
         mapped = self._mapped.pop(payload_id, None)
         if mapped is None:
             mapped = self._io.map_regions(entry.regions) if entry.size_bytes else bytearray()

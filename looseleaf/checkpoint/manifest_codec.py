@@ -12,7 +12,9 @@ The reader checks everything before it builds a Manifest. Each way to be wrong h
 - Corrupt `MANIFEST_RANGE`: a number or a text is outside its limits, or there are too many of a thing.
 - Corrupt `MANIFEST_DUPLICATE`: a name or an id occurs twice, or lists that must be apart overlap.
 - Corrupt `MANIFEST_REFERENCE`: an id names nothing in this manifest, or exceeds `next_id`.
-- Corrupt `MANIFEST_REGIONS`: the regions do not add up to the size.
+- Corrupt `MANIFEST_REGIONS`: the regions do not add up to the size, or a payload without bytes has some.
+
+Format 2 is written. Format 1, which is read too, lacks each payload's last field: its payloads have all their bytes.
 """
 
 from __future__ import annotations
@@ -48,7 +50,9 @@ from looseleaf.ids import CellId, Epoch, ExecutionId, PayloadId, SessionId, Unit
 from looseleaf.units import INLINE_UNIT_BYTES_MAX, KIB, MIB, REGION_BYTES
 
 MAGIC: Final = b"LLMF"
-FORMAT: Final = 1
+FORMAT: Final = 2
+# Fields of a payload by format.
+_PAYLOAD_FIELDS: Final = {1: 7, 2: 8}
 _HEAD_BYTES: Final = len(MAGIC) + 1 + HASH_BYTES
 _NUMBER_MAX: Final = (1 << 63) - 1
 _DIMENSIONS_MAX: Final = 64
@@ -71,7 +75,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         manifest.cell_source_hash, manifest.cell_id,
     ]  # fmt: skip
     try:
-        _read_body(body)
+        _read_body(body, FORMAT)
         packed: bytes = msgpack.packb(body, use_bin_type=True)
     except (LooseLeafError, ValueError, TypeError, OverflowError) as error:
         raise InvalidArgument("MANIFEST_FIELD", f"the state's index cannot hold a value: {error}") from error
@@ -91,8 +95,9 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
         raise InvalidArgument("MANIFEST_TOO_LARGE", f"{len(view)} bytes are more than a manifest may have")
     if len(view) < _HEAD_BYTES or bytes(view[: len(MAGIC)]) != MAGIC:
         raise Corrupt("MANIFEST_MAGIC", "these bytes are not a manifest")
-    if view[len(MAGIC)] != FORMAT:
-        raise InvalidArgument("MANIFEST_FORMAT", f"manifest format {view[len(MAGIC)]} is not {FORMAT}")
+    format_ = view[len(MAGIC)]
+    if format_ not in _PAYLOAD_FIELDS:
+        raise InvalidArgument("MANIFEST_FORMAT", f"manifest format {format_} is newer than {FORMAT}, or none")
     body = view[_HEAD_BYTES:]
     if hash128(body) != view[len(MAGIC) + 1 : _HEAD_BYTES]:
         raise Corrupt("MANIFEST_CHECKSUM", "the manifest is damaged: its bytes are not what was saved")
@@ -100,7 +105,7 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
         value = msgpack.unpackb(body, raw=False, strict_map_key=True, use_list=True)
     except (ValueError, TypeError, RecursionError) as error:
         raise Corrupt("MANIFEST_BODY", f"the manifest's body is not one msgpack value: {error}") from error
-    return _read_body(value)
+    return _read_body(value, format_)
 
 
 def _unit_fields(entry: UnitEntry) -> list[Any]:
@@ -117,6 +122,7 @@ def _unit_fields(entry: UnitEntry) -> list[Any]:
 def _payload_fields(entry: PayloadEntry) -> list[Any]:
     return [
         entry.kind, entry.device, entry.size_bytes, entry.algorithm, entry.region_bytes, _region_ids(entry.regions),
+        entry.lazy_at,
     ]  # fmt: skip
 
 
@@ -124,11 +130,11 @@ def _region_ids(regions: Sequence[RegionRef]) -> bytes:
     return b"".join(ref.region_id for ref in regions)
 
 
-def _read_body(value: Any) -> Manifest:
+def _read_body(value: Any, format_: int) -> Manifest:
     fields = _array(value, "manifest", 16)
     roots = _read_roots(fields[8])
     units = _read_units(fields[9])
-    payloads = _read_payloads(fields[10])
+    payloads = _read_payloads(fields[10], _PAYLOAD_FIELDS[format_])
     manifest = Manifest(
         session_id=SessionId(_text(fields[0], "session_id")),
         version=Version(_number(fields[1], "version")),
@@ -170,6 +176,8 @@ def _check_references(manifest: Manifest) -> None:
     absent = [*manifest.tombstones, *(entry.name for entry in manifest.unsaved)]
     if not manifest.roots.keys().isdisjoint(absent):
         _corrupt("DUPLICATE", "a variable is listed both as saved and as deleted or unsaved")
+    if any(entry.lazy_at > manifest.version for entry in manifest.payloads.values()):
+        _corrupt("RANGE", "a payload was kept back at a later version")
     total = sum(len(entry.regions) for entry in manifest.units.values())
     total += sum(len(entry.regions) for entry in manifest.payloads.values())
     if total > REGIONS_MAX:
@@ -228,11 +236,11 @@ def _read_header(f: list[Any]) -> UnitHeader:
     )
 
 
-def _read_payloads(value: Any) -> dict[PayloadId, PayloadEntry]:
+def _read_payloads(value: Any, field_count: int) -> dict[PayloadId, PayloadEntry]:
     payloads: dict[PayloadId, PayloadEntry] = {}
     previous = 0
     for item in _array_max(value, "payloads", PAYLOADS_MAX):
-        f = _array(item, "payload", 7)
+        f = _array(item, "payload", field_count)
         payload_id = _number(f[0], "payload id")
         if payload_id <= previous:
             _corrupt("DUPLICATE", "payload ids are not ascending")
@@ -244,9 +252,13 @@ def _read_payloads(value: Any) -> dict[PayloadId, PayloadEntry]:
         region_bytes = _number(f[5], "region size", MIB * KIB)
         if region_bytes < 4 * KIB or region_bytes & (region_bytes - 1):
             _corrupt("RANGE", f"regions of {region_bytes} bytes: not a power of two of at least 4 KiB")
-        regions = _regions(_bytes(f[6], "payload regions"), size_bytes, region_bytes)
+        ids = _bytes(f[6], "payload regions")
+        lazy_at = Version(_number(f[7], "payload kept at") if len(f) > 7 else 0)
+        if lazy_at and (ids or not size_bytes):
+            _corrupt("REGIONS", f"payload {payload_id} was kept back and has regions, or has nothing to keep back")
+        regions = () if lazy_at else _regions(ids, size_bytes, region_bytes)
         payloads[PayloadId(payload_id)] = PayloadEntry(
-            kind, _text(f[2], "device"), size_bytes, _text(f[4], "algorithm"), region_bytes, regions
+            kind, _text(f[2], "device"), size_bytes, _text(f[4], "algorithm"), region_bytes, regions, lazy_at
         )
     return payloads
 

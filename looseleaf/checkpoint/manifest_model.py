@@ -93,6 +93,7 @@ class PayloadEntry:
 
     `kind`: "memory" (tensors, arrays), "bytes" or "bytearray". `device`: where it lived, such as "cpu" or "cuda:0".
     Region i covers bytes [i * region_bytes, min((i + 1) * region_bytes, size_bytes)).
+    `lazy_at`: 0, or the version at which the session's kernel kept the bytes to itself; then there are no regions.
     """
 
     kind: str
@@ -101,6 +102,12 @@ class PayloadEntry:
     algorithm: str
     region_bytes: int
     regions: tuple[RegionRef, ...]
+    lazy_at: Version = Version(0)
+
+    @property
+    def is_lazy(self) -> bool:
+        """True if the store does not have its bytes."""
+        return self.lazy_at > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +219,17 @@ class Manifest:
                 yield entry.hash
 
     def logical_bytes(self) -> int:
-        """Bytes of all payloads and units, as if nothing were shared with other versions."""
-        return sum(p.size_bytes for p in self.payloads.values()) + sum(u.size_bytes for u in self.units.values())
+        """Bytes of all payloads and units that the store holds, as if nothing were shared with other versions."""
+        payload_bytes = sum(entry.size_bytes for entry in self.payloads.values() if not entry.is_lazy)
+        return payload_bytes + sum(entry.size_bytes for entry in self.units.values())
+
+    def lazy_bytes(self) -> int:
+        """Bytes that only the session's kernel holds."""
+        return sum(entry.size_bytes for entry in self.payloads.values() if entry.is_lazy)
+
+    def lacks_bytes_of(self, names: Iterable[str]) -> bool:
+        """Whether `names` need, in order to be used, bytes that only the session's kernel holds."""
+        return any(self.payloads[payload_id].is_lazy for payload_id in self.closure(names).payloads)
 
 
 def region_lengths(size_bytes: int, region_bytes: int) -> Iterator[int]:

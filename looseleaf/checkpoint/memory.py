@@ -130,8 +130,11 @@ class MemoryMap:
         """Host memory from `start` up to `end` that `owner` keeps alive, referred to by `user`."""
         self._record_of(owner, CPU, start, end).users.append(user)
 
-    def note_held(self, loaded: LoadedMemory) -> None:
-        """Restored memory that units which are not loaded refer to: saved even if nothing here uses it any more."""
+    def note_held(self, loaded: LoadedMemory | bytes | bytearray) -> None:
+        """Memory that units which are not loaded refer to: saved even if nothing here uses it any more."""
+        if isinstance(loaded, (bytes, bytearray)):
+            self._record_of(loaded, CPU, start := address_of_bytes(loaded), start + len(loaded))
+            return
         for storage in loaded.storages():
             self.note_storage(storage, None)
         if loaded.device == CPU and loaded.size_bytes:

@@ -14,6 +14,7 @@ class SaveReport:
 
     `dirty_regions` of `total_regions` compared ones differ; `bytes_moved` left this process. `unsaved`: all variables
     (and secrets of the environment) whose value is not in this version. `notes`: what was kept in part, "REASON path".
+    `lazy_bytes`: those that only this process has, until the next save of everything.
     """
 
     version: Version
@@ -25,6 +26,7 @@ class SaveReport:
     notes: tuple[str, ...] = ()
     elapsed_s: float = 0.0
     nothing_changed: bool = False
+    lazy_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from looseleaf.checkpoint.capture import Captured
+from looseleaf.checkpoint.code_names import names_read_by
 from looseleaf.checkpoint.drafts import Draft, header_of
+from looseleaf.checkpoint.lazy import Budget
 from looseleaf.checkpoint.manifest import (
     ALGORITHM_XXH3,
     HASH_BYTES,
@@ -29,6 +31,8 @@ from looseleaf.units import INLINE_UNIT_BYTES_MAX, MIB, REGION_BYTES
 
 # Below this, starting threads costs more than they save.
 _THREADED_HASH_BYTES_MIN: Final = 64 * MIB
+# No cell that arrives waits for more than one such part to be hashed: some 3 ms.
+_HASH_PART_BYTES: Final = 32 * REGION_BYTES
 
 
 @dataclass
@@ -51,26 +55,48 @@ class VersionBuilder:
         self._captured = captured
         self._copy_dirty = copy_dirty
         self._known_hashes = {entry.hash for entry in base.units.values() if not entry.regions}
+        self._blocks = {block.payload_id: block for block in captured.payloads if block.payload_id is not None}
+        self._payload_ids = self._blocks.keys() | base.payloads.keys()
         self.moves = Moves()
         self.units: dict[UnitId, UnitEntry] = {}
         self.payloads: dict[PayloadId, PayloadEntry] = {}
 
-    def build(self, heads: Iterable[UnitId]) -> None:
-        """Fills `units`, `payloads` and `moves` with all that `heads` reach."""
+    def build(self, heads: Iterable[UnitId], needed: Container[PayloadId] | None, budget: Budget) -> None:
+        """Fills `units`, `payloads` and `moves` with all that `heads` reach.
+
+        `needed`: payloads that must be complete, None for all. Of the others those beyond `budget` become lazy.
+        """
         reached = self._reached(heads)
-        blocks = {block.payload_id: block for block in self._captured.payloads}
-        for payload_id in sorted(self._payloads_of(reached)):
-            block = blocks.get(payload_id)
-            if block is None:
-                self.payloads[payload_id] = self._base.payloads[payload_id]
-            else:
-                self.payloads[payload_id] = self._payload(payload_id, block)
+        self._add_payloads(sorted(self._payloads_of(reached)), needed, budget)
         for unit_id in sorted(reached):
             draft = self._captured.drafts.get(unit_id)
             self.units[unit_id] = self._base.units[unit_id] if draft is None else self._unit(unit_id, draft)
 
+    def needed_payloads(
+        self, names: Iterable[str], roots: Mapping[str, UnitId], also: Iterable[UnitId]
+    ) -> set[PayloadId]:
+        """Payloads in the closure of `names`, names that their code reads included, and of the units `also`."""
+        units = self._reached(also)
+        seen: set[str] = set()
+        todo = list(names)
+        while todo:
+            name = todo.pop()
+            if name in seen or name not in roots:
+                continue
+            seen.add(name)
+            fresh = self._reached([roots[name]]) - units
+            units |= fresh
+            for unit_id in fresh:
+                todo.extend(self._global_names(unit_id))
+        return self._payloads_of(units)
+
+    def _global_names(self, unit_id: UnitId) -> Iterable[str]:
+        draft = self._captured.drafts.get(unit_id)
+        if draft is None:
+            return self._base.units[unit_id].header.global_names
+        return [name for code in (draft.pickler.code if draft.pickler else ()) for name in names_read_by(code)]
+
     def _reached(self, heads: Iterable[UnitId]) -> set[UnitId]:
-        payload_ids = {block.payload_id for block in self._captured.payloads} | self._base.payloads.keys()
         seen: set[UnitId] = set()
         todo = list(heads)
         while todo:
@@ -80,37 +106,75 @@ class VersionBuilder:
             seen.add(unit_id)
             draft = self._captured.drafts.get(unit_id)
             refs: Iterable[Any] = self._base.units[unit_id].header.refs if draft is None else draft.refs
-            todo.extend(UnitId(ref) for ref in refs if draft is None or ref not in payload_ids)
+            todo.extend(UnitId(ref) for ref in refs if draft is None or ref not in self._payload_ids)
         return seen
 
-    def _payloads_of(self, reached: set[UnitId]) -> set[PayloadId]:
-        payload_ids = {block.payload_id for block in self._captured.payloads} | self._base.payloads.keys()
+    def _payloads_of(self, reached: Iterable[UnitId]) -> set[PayloadId]:
         found: set[PayloadId] = set()
         for unit_id in reached:
             draft = self._captured.drafts.get(unit_id)
             if draft is None:
                 found.update(self._base.units[unit_id].header.payloads)
             else:
-                found.update(PayloadId(ref) for ref in draft.refs if ref in payload_ids)
+                found.update(PayloadId(ref) for ref in draft.refs if ref in self._payload_ids)
         return found
 
+    def _add_payloads(
+        self, payload_ids: list[PayloadId], needed: Container[PayloadId] | None, budget: Budget
+    ) -> None:
+        found: dict[PayloadId, PayloadEntry] = {}
+        others = []
+        for payload_id in payload_ids:
+            block = self._blocks.get(payload_id)
+            if block is None:
+                found[payload_id] = self._base.payloads[payload_id]
+            # Memory that pickling itself makes cannot be kept: with the pickler it is gone.
+            elif needed is None or payload_id in needed or block.is_late:
+                found[payload_id] = self._payload(payload_id, block)
+            else:
+                others.append((payload_id, block))
+        # Small ones first: as many as can be are complete.
+        for payload_id, block in sorted(others, key=lambda other: other[1].size_bytes):
+            found[payload_id] = self._payload_within(budget, payload_id, block)
+        self.payloads = {payload_id: found[payload_id] for payload_id in payload_ids}
+
+    def _payload_within(self, budget: Budget, payload_id: PayloadId, block: Block) -> PayloadEntry:
+        """The complete entry if that fits into the budget, else a lazy one."""
+        is_new = not self._comparable_ids(payload_id, block)
+        fits = budget.may_hash(block.size_bytes) and (not is_new or budget.may_move(block.size_bytes))
+        if fits:
+            hashed = self._hash(payload_id, block)
+            if is_new or budget.may_move(len(hashed.dirty) * REGION_BYTES):
+                return self._complete(payload_id, block, hashed)
+        version = Version(self._base.version + 1)
+        return PayloadEntry(block.kind, block.device, block.size_bytes, ALGORITHM_XXH3, REGION_BYTES, (), version)
+
     def _payload(self, payload_id: PayloadId, block: Block) -> PayloadEntry:
-        data = block.read()
-        threads = min(HASH_THREADS_MAX, os.cpu_count() or 1) if len(data) >= _THREADED_HASH_BYTES_MIN else 1
+        return self._complete(payload_id, block, self._hash(payload_id, block))
+
+    def _comparable_ids(self, payload_id: PayloadId, block: Block) -> bytes:
+        """Ids of the regions that the base has of this payload, cut as they are now; else none."""
         old = self._base.payloads.get(payload_id)
-        comparable = old is not None and old.size_bytes == len(data) and old.region_bytes == REGION_BYTES
-        old_ids = _ids_of(old.regions) if old is not None and comparable else b""
-        ids = region_hashes(data, region_bytes=REGION_BYTES, threads=threads)
-        dirty = dirty_regions(ids, old_ids)
-        if self._copy_dirty and dirty:
-            data, ids = _stable(data, ids, dirty)
-        refs = region_refs_of(ids, len(data), REGION_BYTES)
+        comparable = old is not None and old.size_bytes == block.size_bytes and old.region_bytes == REGION_BYTES
+        return _ids_of(old.regions) if old is not None and comparable else b""
+
+    def _hash(self, payload_id: PayloadId, block: Block) -> _Hashed:
+        data = block.read()
+        ids = _hash_interruptibly(data)
+        dirty = dirty_regions(ids, self._comparable_ids(payload_id, block))
+        copies: dict[int, bytes] = {}
+        if self._copy_dirty:
+            ids, copies = _stable(data, ids, dirty)
+        return _Hashed(data, ids, dirty, copies)
+
+    def _complete(self, payload_id: PayloadId, block: Block, hashed: _Hashed) -> PayloadEntry:
+        refs = region_refs_of(hashed.ids, len(hashed.data), REGION_BYTES)
         self.moves.total_regions += len(refs)
-        self.moves.dirty_regions += len(dirty)
-        self._move_regions(refs, data, dirty)
-        if old is not None and comparable and not dirty and (old.kind, old.device) == (block.kind, block.device):
-            return old
-        return PayloadEntry(block.kind, block.device, len(data), ALGORITHM_XXH3, REGION_BYTES, refs)
+        self.moves.dirty_regions += len(hashed.dirty)
+        self._move_regions(refs, hashed)
+        old = self._base.payloads.get(payload_id)
+        made = PayloadEntry(block.kind, block.device, len(hashed.data), ALGORITHM_XXH3, REGION_BYTES, refs)
+        return old if old == made else made
 
     def _unit(self, unit_id: UnitId, draft: Draft) -> UnitEntry:
         header = header_of(draft, self.payloads)
@@ -121,33 +185,59 @@ class VersionBuilder:
         self.moves.units_written += 1
         regions: tuple[RegionRef, ...] = ()
         if len(draft.data) >= INLINE_UNIT_BYTES_MAX:
-            ids = region_hashes(draft.data, region_bytes=REGION_BYTES)
-            regions = region_refs_of(ids, len(draft.data), REGION_BYTES)
+            data = memoryview(draft.data)
+            ids = _hash_interruptibly(data)
+            regions = region_refs_of(ids, len(data), REGION_BYTES)
             old_ids = _ids_of(old.regions) if old is not None else b""
-            self._move_regions(regions, memoryview(draft.data), dirty_regions(ids, old_ids))
+            self._move_regions(regions, _Hashed(data, ids, dirty_regions(ids, old_ids), {}))
         elif unit_hash not in self._known_hashes:
             self.moves.units[unit_hash] = draft.data
         return UnitEntry(unit_hash, len(draft.data), regions, header)
 
-    def _move_regions(self, refs: tuple[RegionRef, ...], data: memoryview, dirty: list[int]) -> None:
-        for index in dirty:
-            start = index * REGION_BYTES
+    def _move_regions(self, refs: tuple[RegionRef, ...], hashed: _Hashed) -> None:
+        for index in hashed.dirty:
             ref = refs[index]
-            self.moves.regions.setdefault(ref.region_id, (ref, data[start : start + ref.length_bytes]))
+            self.moves.regions.setdefault(ref.region_id, (ref, hashed.region(index)))
+
+
+@dataclass
+class _Hashed:
+    """Memory, the ids of its regions in one row, and which of them are dirty. `copies`: regions as they were hashed."""
+
+    data: memoryview
+    ids: bytes
+    dirty: list[int]
+    copies: Mapping[int, bytes]
+
+    def region(self, index: int) -> memoryview:
+        """The bytes to move."""
+        copy = self.copies.get(index)
+        return _region(self.data, index) if copy is None else memoryview(copy)
+
+
+def _region(data: memoryview, index: int) -> memoryview:
+    return data[index * REGION_BYTES : (index + 1) * REGION_BYTES]
 
 
 def _ids_of(regions: tuple[RegionRef, ...]) -> bytes:
     return b"".join(ref.region_id for ref in regions)
 
 
-def _stable(data: memoryview, ids: bytes, dirty: list[int]) -> tuple[memoryview, bytes]:
+def _hash_interruptibly(data: memoryview) -> bytes:
+    """Ids of the regions; between the parts a commit can be broken off."""
+    threads = min(HASH_THREADS_MAX, os.cpu_count() or 1) if len(data) >= _THREADED_HASH_BYTES_MIN else 1
+    parts = [data[start : start + _HASH_PART_BYTES] for start in range(0, len(data), _HASH_PART_BYTES)]
+    return b"".join([region_hashes(part, region_bytes=REGION_BYTES, threads=threads) for part in parts])
+
+
+def _stable(data: memoryview, ids: bytes, dirty: list[int]) -> tuple[bytes, dict[int, bytes]]:
     """Copies of the dirty regions, hashed again: somebody writes to this memory while it is saved."""
-    copy = bytearray(data)
     fresh = bytearray(ids)
+    copies = {}
     for index in dirty:
-        region = memoryview(copy)[index * REGION_BYTES : (index + 1) * REGION_BYTES]
-        fresh[index * HASH_BYTES : (index + 1) * HASH_BYTES] = hash128(region)
-    return memoryview(copy), bytes(fresh)
+        copies[index] = bytes(_region(data, index))
+        fresh[index * HASH_BYTES : (index + 1) * HASH_BYTES] = hash128(copies[index])
+    return bytes(fresh), copies
 
 
 def move(io: StateIO, moves: Moves) -> None:

@@ -3,36 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from looseleaf.checkpoint.advance import Advancer
-from looseleaf.checkpoint.bundles import Bundle
-from looseleaf.checkpoint.capture import Captured, capture
 from looseleaf.checkpoint.facts import light_header
 from looseleaf.checkpoint.history import made_newest
-from looseleaf.checkpoint.labels import HELD_BYTES_MAX, Labels
+from looseleaf.checkpoint.labels import Labels
+from looseleaf.checkpoint.lazy import Budget
 from looseleaf.checkpoint.loader import Loader
-from looseleaf.checkpoint.manifest import NAMES_MAX, Manifest, UnitHeader, Unsaved, decode_manifest
+from looseleaf.checkpoint.manifest import Manifest, UnitHeader, Unsaved, decode_manifest
 from looseleaf.checkpoint.memory import raw_access
-from looseleaf.checkpoint.patches import find_patches
-from looseleaf.checkpoint.previews import is_encodable
 from looseleaf.checkpoint.process_state import ProcessState, Record
 from looseleaf.checkpoint.reports import AdvanceReport, RestoreReport, SaveReport
 from looseleaf.checkpoint.restorer import Restorer
-from looseleaf.checkpoint.saver import VersionBuilder, commit, same_state, with_retry
+from looseleaf.checkpoint.saver import commit
+from looseleaf.checkpoint.saving import Saving
 from looseleaf.checkpoint.state_io import StateIO
-from looseleaf.checkpoint.stub import Stub, header_of, name_of, unit_id_of, unsaved_of
-from looseleaf.checkpoint.warning_filters import without_session_categories
-from looseleaf.dirty_tracker import hash128
+from looseleaf.checkpoint.stub import Stub, header_of, unit_id_of
 from looseleaf.errors import NotFound
-from looseleaf.ids import CellId, Epoch, ExecutionId, SessionId, UnitId, Version
-
-_NAME_CHARS_MAX = 1000
-# Deleted variables that a manifest still lists.
-TOMBSTONES_MAX = 4096
-PROCESS_STATE_NAME = "(process state)"
+from looseleaf.ids import CellId, Epoch, ExecutionId, SessionId, Version
 
 
 class StateTracker:
@@ -40,17 +30,19 @@ class StateTracker:
 
     `namespace`: the live globals of the session's cells. `hidden(name)`: it is no variable of the person's. A variable
     whose value lives only in the store holds a Stub; deleting or rebinding it counts as on any kernel.
+    `is_kernel`: this is the session's own process, the one that may keep bytes to itself.
     """
 
     def __init__(
         self, namespace: dict[str, Any], io: StateIO, *, session_id: SessionId, epoch: Epoch,
-        hidden: Callable[[str], bool],
+        hidden: Callable[[str], bool], is_kernel: bool = False,
     ) -> None:  # fmt: skip
         self.namespace = namespace
         self.io = io
         self.session_id = session_id
         self.epoch = epoch
         self.hidden = hidden
+        self.is_kernel = is_kernel
         self.manifest = Manifest(session_id, epoch=epoch)
         self.labels = Labels()
         self.process = ProcessState()
@@ -62,6 +54,8 @@ class StateTracker:
         self.saved_bindings: dict[str, int] = {}
         # Called by each save when all that may be broken off is done: what follows commits and renews these tables.
         self.on_commit: Callable[[], None] = lambda: None
+        # What a save for some variables may still spend on the others.
+        self.lazy_budget: Callable[[], Budget] = Budget
         # Units that stubs inside live containers stood for at the last save.
         self.units_of_inner_stubs: set[int] = set()
 
@@ -76,115 +70,30 @@ class StateTracker:
         return [(name, value) for name, value in items if type(name) is str and not self.hidden(name)]
 
     def save(
-        self, execution_id: ExecutionId, label: str = "", *, source: str = "", cell_id: CellId | None = None
-    ) -> SaveReport:
+        self, execution_id: ExecutionId, label: str = "", *, source: str = "", cell_id: CellId | None = None,
+        needed: Collection[str] | None = None,
+    ) -> SaveReport:  # fmt: skip
         """Commits the live state as a new version, or none if nothing changed.
+
+        `needed`: variables that the version must hold with all that they need, None for every one. Bytes of others that
+        cost too much become lazy (see lazy.py): the next save without `needed` does them. For the kernel only.
 
         What cannot be saved is reported by name and never fails the save. Raises Conflict, PreconditionFailed,
         CapacityExceeded, Unavailable, Timeout or InvalidArgument (a limit of the manifest); then nothing changed, and
         the next save does all of it.
         """
-        started_s = time.monotonic()
+        assert needed is None or self.is_kernel, "who is gone soon keeps nothing to itself"
         given_out = self.labels.given_out()
         try:
             with raw_access():
-                return self._save(execution_id, label, source, cell_id, started_s)
+                return Saving(self, execution_id, label, source, cell_id, needed).run()
         except BaseException:
             self.labels.take_back(given_out)
             raise
 
-    def _save(
-        self, execution_id: ExecutionId, label: str, source: str, cell_id: CellId | None, started_s: float
-    ) -> SaveReport:
-        live, stored, unsaved = self._sort_variables()
-        captured, secrets = self._capture(live)
-        for entry in secrets:
-            unsaved[entry.name] = entry
-        self._add_failures(captured, stored, unsaved)
-        roots = {
-            name: captured.roots[name] if name in captured.roots else stored[name]
-            for name, _ in self.variables()
-            if name not in unsaved and (name in captured.roots or name in stored)
-        }
-        builder: VersionBuilder = with_retry(
-            lambda copy_dirty: self._build(captured, roots, copy_dirty=copy_dirty), self.io
-        )
-        manifest = self._manifest_of(builder, roots, unsaved, execution_id, label, source, cell_id)
-        moves = builder.moves
-        nothing_changed = self.manifest.version > 0 and same_state(self.manifest, manifest)
-        self.on_commit()
-        if not nothing_changed:
-            self.manifest = commit(self.io, manifest)
-        self._publish(captured, builder, unsaved)
-        notes = {note: None for entry in builder.units.values() for note in entry.header.notes}
-        return SaveReport(
-            version=self.version, dirty_regions=moves.dirty_regions, total_regions=moves.total_regions,
-            bytes_moved=moves.bytes_moved, units_written=moves.units_written, unsaved=tuple(unsaved.values()),
-            notes=tuple(notes), elapsed_s=time.monotonic() - started_s, nothing_changed=nothing_changed,
-        )  # fmt: skip
-
-    def _sort_variables(self) -> tuple[list[tuple[str, Any]], dict[str, UnitId], dict[str, Unsaved]]:
-        """(live variables, stored ones by unit, variables that no version can hold)."""
-        live: list[tuple[str, Any]] = []
-        stored: dict[str, UnitId] = {}
-        unsaved: dict[str, Unsaved] = {}
-        for count, (name, value) in enumerate(self.variables()):
-            if len(name) > _NAME_CHARS_MAX or not is_encodable(name):
-                continue
-            if count >= NAMES_MAX:
-                text = f"a session can save {NAMES_MAX} variables: delete some"
-                unsaved[name] = self._unsaved(name, "TOO_MANY_NAMES", name, text)
-            elif type(value) is not Stub:
-                live.append((name, value))
-            else:
-                self._sort_stub(name, value, stored, unsaved)
-        return live, stored, unsaved
-
-    def _sort_stub(self, name: str, stub: Stub, stored: dict[str, UnitId], unsaved: dict[str, Unsaved]) -> None:
-        unit_id, why = unit_id_of(stub), unsaved_of(stub)
-        if why is not None:
-            unsaved[name] = replace(why, name=name)
-        elif unit_id is not None and unit_id in self.manifest.units:
-            stored[name] = unit_id
-        else:
-            text = f"it stands for a value of `{name_of(stub)}` that was deleted from the session"
-            unsaved[name] = self._unsaved(name, "STALE_STUB", name, text)
-
-    def _unsaved(self, name: str, reason: str, path: str, detail: str) -> Unsaved:
-        """The entry, dated back if it stands since an earlier version."""
-        before = self.unsaved_here.get(name)
-        since = self.manifest.version + 1
-        if before is not None and (before.reason, before.path) == (reason, path):
-            since = before.since_version
-        return Unsaved(name, reason, path, detail, since)
-
-    def _capture(self, live: list[tuple[str, Any]]) -> tuple[Captured, list[Unsaved]]:
-        patches = self.record.get("patches", {})
-        record, problems = self.process.read(self.record, lambda: find_patches(self.namespace, patches))
-        captured, unit_id = self._capture_with(live, record)
-        if unit_id in captured.failed_units:
-            failure = captured.failed_units[unit_id]
-            problems.append(self._unsaved(PROCESS_STATE_NAME, failure.reason, PROCESS_STATE_NAME, failure.detail))
-            record["patches"] = {}
-            record["warnings"] = without_session_categories(record["warnings"])
-            for section in ("matplotlib", "pandas", "inline", "logging", "ipython"):
-                record.pop(section, None)
-            captured, unit_id = self._capture_with(live, record)
-        self._new_record = record
-        return captured, problems
-
-    def _capture_with(self, live: list[tuple[str, Any]], record: Record) -> tuple[Captured, UnitId]:
-        unit_id = self.manifest.process_state or UnitId(self.labels.new_id())
-        self._process_unit = unit_id
-        held: list[tuple[UnitId, Any]] = [(unit_id, record)]
-        for needed in sorted(self.needed_here()):
-            value = self.labels.live(needed) if needed in self.manifest.units else None
-            if isinstance(value, Bundle) or (value is not None and self.labels.unit_id_of(value) == needed):
-                held.append((UnitId(needed), value))
-        captured = capture(
-            self.namespace, live, self.labels, self.manifest, held, self.labels.held_memory()
-        )
-        return captured, unit_id
+    def lacks_bytes_of(self, names: Collection[str] | None) -> bool:
+        """Whether some of what `names` (None: all variables) need is lazy in the version that is tracked."""
+        return self.manifest.lazy_bytes() > 0 if names is None else self.manifest.lacks_bytes_of(names)
 
     def needed_here(self) -> set[int]:
         """Ids of live units and payloads that stubs, or units which are not loaded, refer to."""
@@ -195,78 +104,12 @@ class StateTracker:
             if unit_id not in live:
                 needed.update(entry.header.refs)
                 needed.update(entry.header.payloads)
+        # Byte strings cannot be held weakly: from here on nobody else might have their bytes.
+        needed.update(i for i, entry in self.manifest.payloads.items() if entry.is_lazy and entry.kind != "memory")
         return needed & live
-
-    def _add_failures(self, captured: Captured, stored: dict[str, UnitId], unsaved: dict[str, Unsaved]) -> None:
-        for name, (failure, path) in captured.failures.items():
-            unsaved[name] = self._unsaved(name, failure.reason, path, failure.detail)
-        for name, unit_id in stored.items():
-            if unit_id in captured.failed_units:
-                failure = captured.failed_units[unit_id]
-                unsaved[name] = self._unsaved(name, failure.reason, name, failure.detail)
-
-    def _build(self, captured: Captured, roots: dict[str, UnitId], *, copy_dirty: bool) -> VersionBuilder:
-        builder = VersionBuilder(self.manifest, captured, copy_dirty=copy_dirty)
-        heads = list(roots.values())
-        if self._process_unit not in captured.failed_units:
-            heads.append(self._process_unit)
-        builder.build(heads)
-        return builder
-
-    def _manifest_of(
-        self, builder: VersionBuilder, roots: dict[str, UnitId], unsaved: dict[str, Unsaved],
-        execution_id: ExecutionId, label: str, source: str, cell_id: CellId | None,
-    ) -> Manifest:  # fmt: skip
-        old = self.manifest
-        gone = [*old.tombstones, *(name for name in old.roots if name not in self.namespace)]
-        gone += [entry.name for entry in old.unsaved if entry.name not in self.namespace and not entry.is_place]
-        tombstones = [name for name in dict.fromkeys(gone) if name not in roots and name not in unsaved]
-        return Manifest(
-            session_id=self.session_id, version=Version(old.version + 1), parent=old.version, epoch=self.epoch,
-            execution_id=execution_id, created_unix_ms=time.time_ns() // 1_000_000, label=label,
-            next_id=self.labels.next_id, roots=roots, units=builder.units, payloads=builder.payloads,
-            process_state=self._process_unit if self._process_unit in builder.units else None,
-            tombstones=tuple(tombstones[-TOMBSTONES_MAX:]), unsaved=tuple(unsaved.values()),
-            cell_source_hash=hash128(source.encode("utf-8", "replace")) if source else b"",
-            cell_id=cell_id or CellId(""),
-        )  # fmt: skip
-
-    def _publish(self, captured: Captured, builder: VersionBuilder, unsaved: dict[str, Unsaved]) -> None:
-        """The new tables, after the commit only."""
-        atoms = {id(captured.drafts[unit_id]) for unit_id in self.labels.atoms.values() if unit_id in captured.drafts}
-        blocks = {unit_id for unit_id, _ in captured.inline}
-        heads = [
-            (unit_id, draft.value, self._is_small(builder, unit_id))
-            for unit_id, draft in captured.drafts.items()
-            if unit_id in builder.units and unit_id not in blocks and id(draft) not in atoms
-            and unit_id != self._process_unit
-        ]  # fmt: skip
-        places = [
-            (int(block.payload_id), block)
-            for block in captured.payloads
-            if block.payload_id in builder.payloads and not block.is_late
-        ]
-        places += [(unit_id, block) for unit_id, block in captured.inline if unit_id in builder.units]
-        self.labels.replace(heads, places)
-        self.labels.keep_late(builder.payloads)
-        self.labels.atoms = {name: u for name, u in self.labels.atoms.items() if captured.roots.get(name) == u}
-        stubs = [captured.graph.object(node) for node in captured.graph.nodes_of_type(Stub)]
-        self.units_of_inner_stubs = {unit_id_of(stub) or 0 for stub in stubs}
-        self.labels.hold_exactly(self.needed_here())
-        self.record = self._new_record
-        if self._process_unit in builder.units:
-            self.applied_process_state = builder.units[self._process_unit].hash
-        self.unsaved_here = {name: entry for name, entry in unsaved.items() if not self._is_stub(name)}
-        self.saved_bindings = {name: id(self.namespace[name]) for name in captured.roots if name in self.namespace}
 
     def _is_stub(self, name: str) -> bool:
         return type(self.namespace.get(name)) is Stub
-
-    def _is_small(self, builder: VersionBuilder, unit_id: UnitId) -> bool:
-        header = builder.units[unit_id].header
-        size = sum(header.device_bytes.values())
-        size += sum(sum(builder.units[ref].header.device_bytes.values()) for ref in header.refs)
-        return size <= HELD_BYTES_MAX
 
     def restore(self, names: Iterable[str], *, imports: Iterable[str] = (), version: int = 0) -> RestoreReport:
         """Makes `names`, and what their code reads by name, live; every other variable of the session gets a stub.

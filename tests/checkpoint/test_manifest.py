@@ -118,7 +118,7 @@ def test_decode_of_a_cut_or_flipped_manifest_is_refused(manifest, data):
 
 
 def _sealed(body: bytes) -> bytes:
-    return b"LLMF\x01" + hash128(body) + body
+    return b"LLMF\x02" + hash128(body) + body
 
 
 REASONS = {

@@ -1,192 +1,15 @@
 """Save and restore give back the same graph, aliases and cycles included; partial restores merge."""
 
-# Cells stay in the form in which a person would write them.
-# ruff: noqa: E501
-
 from __future__ import annotations
 
-import types
-from collections import deque
-from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
+from checkpoint_graphs import HOW_MANY, Names, assert_same_graph, containers, graphs, hold, make_tracker, mutate
 from checkpoint_nursery import MemoryIO
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from looseleaf.checkpoint.process_state import ProcessState
 from looseleaf.checkpoint.tracker import StateTracker
-
-KINDS = [
-    "list", "dict", "tuple", "object", "array", "view", "tensor", "tensor_view", "set", "bytes", "deque", "slots",
-    "objects", "closure",
-]  # fmt: skip
-
-
-class Slotted:
-    __slots__ = ("left", "right")
-
-
-def make_tracker(namespace: dict[str, Any], io: MemoryIO) -> StateTracker:
-    tracker = StateTracker(namespace, io, session_id="s", epoch=1, hidden=lambda name: name.startswith("__"))
-    # The state of the test process itself is none of these tests' business.
-    tracker.process = _NoProcess()
-    return tracker
-
-
-class _NoProcess(ProcessState):
-    def read(self, last, patches):
-        return {"patches": {}, "warnings": []}, []
-
-    def apply(self, record, *, before_objects):
-        return []
-
-
-class Names(dict[str, Any]):
-    """A namespace whose text, which hypothesis wants of every failure, stays short."""
-
-    def __repr__(self) -> str:
-        return "{" + ", ".join(f"{name}: {str(value)[:200]}" for name, value in self.items()) + "}"
-
-
-@st.composite
-def graphs(draw):
-    """A namespace of objects of all kinds that refer to each other at random, cycles included."""
-    nodes: list[Any] = []
-    for index in range(draw(st.integers(1, 14))):
-        kind = draw(st.sampled_from(KINDS))
-        earlier = [nodes[i] for i in draw(st.lists(st.integers(0, max(0, index - 1)), max_size=3)) if nodes]
-        nodes.append(_make(kind, earlier, index, draw(st.booleans())))
-    for _ in range(draw(st.integers(0, 14))):
-        source, target = draw(st.sampled_from(nodes)), draw(st.sampled_from(nodes))
-        _link(source, target, draw(st.integers(0, 3)))
-    names = draw(st.lists(st.sampled_from(nodes), min_size=1, max_size=6))
-    return Names({f"v{i}": node for i, node in enumerate(names)})
-
-
-def _make(kind: str, earlier: list[Any], index: int, big: bool) -> Any:
-    size = 9000 if big else 7
-    arrays = [e for e in earlier if isinstance(e, np.ndarray) and e.dtype != object]
-    tensors = [e for e in earlier if isinstance(e, torch.Tensor)]
-    if kind == "view" and arrays:
-        return arrays[0][1 : 1 + len(arrays[0]) // 2][::-1]
-    if kind == "tensor_view" and tensors:
-        return tensors[0][len(tensors[0]) // 3 :]
-    if kind == "tensor_view" and arrays and arrays[0].strides[0] > 0:
-        return torch.from_numpy(arrays[0])
-    if kind in ("array", "view"):
-        return np.arange(size, dtype=np.float64) + index
-    if kind in ("tensor", "tensor_view"):
-        return torch.arange(size, dtype=torch.float64) + index
-    if kind == "tuple":
-        return (index, *earlier)
-    if kind == "deque":
-        return deque([index, *earlier])
-    if kind == "slots":
-        made = Slotted()
-        made.left = earlier
-        return made
-    if kind == "objects":
-        found = np.empty(4, dtype=object)
-        found[: len(earlier)] = [None] * len(earlier)
-        for place, one in enumerate(earlier):
-            found[place] = one
-        return found
-    if kind == "closure":
-        return lambda: earlier
-    if kind == "object":
-        return types.SimpleNamespace(index=index, kept=earlier)
-    if kind == "dict":
-        return {"index": index, **{f"e{i}": e for i, e in enumerate(earlier)}}
-    if kind == "set":
-        return {index, "text", *tensors}
-    return bytes([index]) * (5 if not big else 2 << 20) if kind == "bytes" else [index, *earlier]
-
-
-def _link(source: Any, target: Any, key: int) -> None:
-    if isinstance(source, (list, deque)):
-        source.append(target)
-    elif isinstance(source, Slotted):
-        source.right = target
-    elif isinstance(source, np.ndarray) and source.dtype == object:
-        source[key] = target
-    elif isinstance(source, types.FunctionType):
-        _link(source(), target, key)
-    elif isinstance(source, dict):
-        source[f"k{key}"] = target
-    elif isinstance(source, types.SimpleNamespace):
-        setattr(source, f"a{key}", target)
-
-
-def assert_same_graph(first: dict[str, Any], second: dict[str, Any]) -> None:
-    """Equal values in equal shape: two places hold one object here exactly if they hold one there."""
-    there: dict[int, Any] = {}
-    here: dict[int, Any] = {}
-    memory: dict[int, int] = {}
-    assert list(first) == list(second)
-    todo = [(first[name], second[name]) for name in first]
-    while todo:
-        a, b = todo.pop()
-        assert type(a) is type(b)
-        if isinstance(a, (int, str, type(None), float)):
-            assert a == b
-            continue
-        if isinstance(a, bytes):
-            assert a == b
-            continue
-        if id(a) in there or id(b) in here:
-            assert there.get(id(a)) is b
-            assert here.get(id(b)) is a
-            continue
-        there[id(a)], here[id(b)] = b, a
-        if isinstance(a, (list, tuple, deque)):
-            assert len(a) == len(b)
-            todo.extend(zip(a, b, strict=True))
-        elif isinstance(a, dict):
-            assert list(a) == list(b)
-            todo.extend((a[key], b[key]) for key in a)
-        elif isinstance(a, types.SimpleNamespace):
-            todo.append((vars(a), vars(b)))
-            there.pop(id(vars(a)), None)
-        elif isinstance(a, Slotted):
-            todo.extend((getattr(a, name, None), getattr(b, name, None)) for name in Slotted.__slots__)
-        elif isinstance(a, types.FunctionType):
-            assert a.__closure__ is not None and b.__closure__ is not None
-            todo.extend((one.cell_contents, other.cell_contents) for one, other in zip(a.__closure__, b.__closure__, strict=True))
-        elif isinstance(a, np.ndarray) and a.dtype == object:
-            assert a.shape == b.shape
-            todo.extend(zip(a.tolist(), b.tolist(), strict=True))
-        elif isinstance(a, set):
-            assert len(a) == len(b)
-            assert {x for x in a if not isinstance(x, torch.Tensor)} == {x for x in b if not isinstance(x, torch.Tensor)}
-        else:
-            _compare_memory(a, b, memory)
-
-
-def _compare_memory(a: Any, b: Any, memory: dict[int, int]) -> None:
-    if isinstance(a, torch.Tensor):
-        assert a.dtype == b.dtype
-        assert a.stride() == b.stride()
-        assert a.tolist() == b.tolist()
-        place, other = a.data_ptr(), b.data_ptr()
-    else:
-        assert (a.dtype, a.strides, a.flags.writeable) == (b.dtype, b.strides, b.flags.writeable)
-        assert np.array_equal(a, b)
-        place, other = a.ctypes.data, b.ctypes.data
-    assert memory.setdefault(place, other) == other
-
-
-# `make test` tries the first number of graphs, `make soak` the second.
-HOW_MANY = [300, pytest.param(5000, marks=[pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1800)])]
-
-
-def hold(property_: Callable[..., None], *strategies: Any, examples: int) -> None:
-    """Tries the property on so many examples."""
-    health = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    settings(max_examples=examples, deadline=None, suppress_health_check=health)(given(*strategies)(property_))()
 
 
 @pytest.mark.parametrize("examples", HOW_MANY)
@@ -230,39 +53,6 @@ def _in_two_parts(namespace: Names, data: st.DataObject) -> None:
     assert_same_graph(namespace, restored)
 
 
-def _containers(values: list[Any]) -> list[Any]:
-    """Mutable things that `values` reach, in an order that depends on the graph's shape only."""
-    seen: dict[int, Any] = {}
-    todo = list(reversed(values))
-    while todo:
-        value = todo.pop()
-        if id(value) in seen:
-            continue
-        if isinstance(value, Slotted):
-            seen[id(value)] = value
-            todo.extend(getattr(value, name, None) for name in reversed(Slotted.__slots__))
-        elif isinstance(value, types.FunctionType):
-            todo.append(value())
-        elif isinstance(value, np.ndarray) and value.dtype == object:
-            seen[id(value)] = value
-            todo.extend(reversed(value.tolist()))
-        elif isinstance(value, (list, dict, types.SimpleNamespace, tuple, deque)):
-            seen[id(value)] = value
-            inner = vars(value) if isinstance(value, types.SimpleNamespace) else value
-            todo.extend(reversed(list(inner.values() if isinstance(inner, dict) else inner)))
-        elif isinstance(value, (np.ndarray, torch.Tensor)):
-            seen[id(value)] = value
-    return [value for value in seen.values() if not isinstance(value, tuple)]
-
-
-def _mutate(value: Any, number: int, share: Any) -> None:
-    if isinstance(value, torch.Tensor) or (isinstance(value, np.ndarray) and value.dtype != object):
-        if len(value):
-            value[number % len(value)] = number
-    else:
-        _link(value, share if number % 3 == 0 else number, number % 4)
-
-
 def _merge(namespace: Names, data: st.DataObject) -> None:
     io = MemoryIO()
     make_tracker(namespace, io).save("x")
@@ -275,13 +65,13 @@ def _merge(namespace: Names, data: st.DataObject) -> None:
         live, tracker = holders[which]
         names = data.draw(st.lists(st.sampled_from(list(namespace)), min_size=1, max_size=3, unique=True))
         tracker.restore(names, version=len(io.versions))
-        here, there = _containers([live[n] for n in names]), _containers([namespace[n] for n in names])
+        here, there = containers([live[n] for n in names]), containers([namespace[n] for n in names])
         assert len(here) == len(there)
         for number in data.draw(st.lists(st.integers(1, 40), max_size=4)):
             if here:
                 at = number % len(here)
-                _mutate(here[at], number + step, here[number % 7 % len(here)])
-                _mutate(there[at], number + step, there[number % 7 % len(there)])
+                mutate(here[at], number + step, here[number % 7 % len(here)])
+                mutate(there[at], number + step, there[number % 7 % len(there)])
         if len(names) > 1 and data.draw(st.booleans()) and len(namespace) > 1:
             del live[names[0]], namespace[names[0]]
         tracker.save(f"y{step}")

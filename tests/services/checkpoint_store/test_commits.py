@@ -90,7 +90,7 @@ def test_any_edit_of_a_manifest_is_refused_and_changes_nothing(
 ))  # fmt: skip
 def test_any_sealed_body_is_refused(fuzzed: Store, body: object) -> None:
     packed = msgpack.packb(body, use_bin_type=True)
-    assert isinstance(refused(fuzzed, b"LLMF\x01" + hash128(packed) + packed), Corrupt)
+    assert isinstance(refused(fuzzed, b"LLMF\x02" + hash128(packed) + packed), Corrupt)
 
 
 def test_region_larger_than_a_slot_is_refused(store: Store, saver: Saver) -> None:
