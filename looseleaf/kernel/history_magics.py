@@ -154,7 +154,9 @@ def _cells(sources: Sequence[str]) -> str:
     """The last cell's first line, and how many ran before it; empty where that is not known."""
     if not sources:
         return ""
-    first = next((line.strip() for line in sources[-1].splitlines() if line.strip()), "")
+    lines = [line.strip() for line in sources[-1].splitlines() if line.strip()]
+    # `%%gpu` alone tells nobody which cell it was.
+    first = next((line for line in lines if not line.startswith("%%")), lines[0] if lines else "")
     return _shortened(first) + (f"  (+{len(sources) - 1})" if len(sources) > 1 else "")
 
 

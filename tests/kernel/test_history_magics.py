@@ -32,7 +32,7 @@ def listed(*numbers: int) -> list[ListedVersion]:
 
 def test_log_text_names_cells_and_what_is_gone() -> None:
     runs = RunLog()
-    runs.add(CellId("c"), "\n  x = 1\ny = 2", ok=True)
+    runs.add(CellId("c"), "\n%%gpu\n  x = 1\ny = 2", ok=True)
     runs.saved(6)
     runs.add(CellId("c"), "z = 1", ok=True)
     runs.add(CellId("c"), "w" * 200, ok=True)
