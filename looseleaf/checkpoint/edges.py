@@ -38,6 +38,18 @@ Children = Sequence[Any] | None
 Handler = Callable[[Any], Children]
 
 
+def _unfailing(handler: Handler) -> Handler:
+    """`handler`, with what an object raises while it is looked at left for its own unit: others are saved."""
+
+    def handle(value: Any) -> Children:
+        try:
+            return handler(value)
+        except Exception:
+            return []
+
+    return handle
+
+
 class Edges:
     """The children of objects during one walk; `on_array` and its like are told of memory that is met.
 
@@ -74,7 +86,13 @@ class Edges:
     def action(self, kind: type) -> int | Handler:
         """What is done with objects of exactly this type: an action of the native walk, or a handler."""
         found = self._actions.get(kind)
-        return self._classify(kind) if found is None else found
+        if found is None:
+            try:
+                found = self._classify(kind)
+            except Exception:
+                # Such as a metaclass that answers no questions; its instances are looked at when they are pickled.
+                found = REFERENTS
+        return found if type(found) is int else _unfailing(found)
 
     def _singletons_of(self, kind: type) -> dict[int, str]:
         """Instances that are attributes of their class's own module, by id."""
@@ -121,6 +139,9 @@ class Edges:
 
             if issubclass(kind, HOLDERS):
                 return self._on_arrow
+        if kind.__name__ == "BlockValuesRefs" and kind.__module__ == "pandas._libs.internals":
+            # It refers weakly to everything that shares memory; those find it.
+            return LEAF
         return self._generic if self._has_singletons(kind) else REFERENTS
 
     def _has_singletons(self, kind: type) -> bool:

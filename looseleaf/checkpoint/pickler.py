@@ -54,6 +54,7 @@ class PickleScope:
         self.numpy = _imported("numpy", "ndarray")
         self.torch = _imported("torch", "UntypedStorage")
         self.arrow = _imported("pyarrow", "Table")
+        self.pandas = _imported("pandas", "DataFrame")
 
     def singletons_of(self, kind: type) -> dict[int, str]:
         """Attributes of the module of `kind` that are instances of it, by id."""
@@ -146,6 +147,11 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
             from looseleaf.checkpoint.arrow_memory import reduce_buffer
 
             return reduce_buffer(value, self.scope.memory)
+        if self.scope.pandas is not None:
+            from looseleaf.checkpoint import pandas_objects
+
+            if issubclass(kind, pandas_objects.KINDS):
+                return pandas_objects.reduce_object(value, kind)
         return None if self.scope.torch is None else self._torch(self.scope.torch, value, kind)
 
     def _torch(self, torch: Any, value: Any, kind: type) -> Any:

@@ -50,7 +50,15 @@ def kind_of(value: Any) -> str:
 
 
 def sizes_of(value: Any) -> dict[str, Any]:
-    """length, shape, dtype and device, as far as `value` has them."""
+    """length, shape, dtype and device, as far as `value` has them and tells them."""
+    try:
+        return _sizes_of(value)
+    except Exception:
+        # Such as a nested tensor, which has no shape, or a subclass that has none yet.
+        return {}
+
+
+def _sizes_of(value: Any) -> dict[str, Any]:
     kind = type(value)
     torch, numpy, pandas = sys.modules.get("torch"), sys.modules.get("numpy"), sys.modules.get("pandas")
     if kind in _SIZED:

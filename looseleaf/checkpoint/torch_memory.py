@@ -27,6 +27,8 @@ _PLAIN_DISPATCH: Final = torch.Tensor.__torch_dispatch__
 
 def is_plain(value: torch.Tensor) -> bool:
     """True for a dense tensor over one storage; others (sparse, quantized, wrappers) are saved torch's own way."""
+    if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
+        return False
     dispatch = type(value).__torch_dispatch__
     if dispatch is not _PLAIN_DISPATCH and dispatch is not torch._C._disabled_torch_dispatch_impl:
         return False
@@ -37,16 +39,24 @@ def is_plain(value: torch.Tensor) -> bool:
 
 def note_tensor(value: torch.Tensor, memory: MemoryMap) -> list[Any]:
     """Tells `memory` where the elements lie; returns the objects that the tensor refers to."""
-    children: list[Any] = list(getattr(value, "__dict__", {}).values())
-    if is_session_class(type(value)):
-        children.append(type(value))
-    if not is_plain(value):
-        return [*children, *_inner_tensors(value)]
-    memory.note_storage(value.untyped_storage(), value)
-    if value.is_leaf or value.retains_grad:
-        children.append(value.grad)
-    children += [value._backward_hooks, value._post_accumulate_grad_hooks]
+    # No code of a subclass runs for a question.
+    with torch._C.DisableTorchFunctionSubclass():
+        children = [_attributes(value), _grad(value), value._backward_hooks, value._post_accumulate_grad_hooks]
+        if is_session_class(type(value)):
+            children.append(type(value))
+        if is_plain(value):
+            memory.note_storage(value.untyped_storage(), value)
+        else:
+            children += _inner_tensors(value)
     return [child for child in children if child is not None]
+
+
+def _attributes(value: torch.Tensor) -> dict[str, Any] | None:
+    return getattr(value, "__dict__", None) or None
+
+
+def _grad(value: torch.Tensor) -> torch.Tensor | None:
+    return value.grad if value.is_leaf or value.retains_grad else None
 
 
 def _inner_tensors(value: torch.Tensor) -> list[Any]:
@@ -82,23 +92,47 @@ def reduce_storage(value: Any, memory: MemoryMap) -> Any:
 
 def reduce_tensor(value: torch.Tensor, memory: MemoryMap, name_of: Callable[[Any], str]) -> Any:
     """What a unit's pickle says of a tensor; `name_of` gives the variable that a later error must name."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return _reduce_tensor(value, memory, name_of)
+
+
+def _reduce_tensor(value: torch.Tensor, memory: MemoryMap, name_of: Callable[[Any], str]) -> Any:
     if value.grad_fn is not None and not is_plain(value):
         raise PreconditionFailed("GRAPH_NOT_CARRIED", "it belongs to an autograd graph, which cannot move: detach it")
+    # Also when they are empty: a handle that removes a hook knows its dict.
+    extras = (_grad(value), value._backward_hooks, value._post_accumulate_grad_hooks)
     if not is_plain(value):
-        return NotImplemented
+        return _reduce_other(value, extras)
     storage = value.untyped_storage()
     source, place = _place(storage, memory)
     geometry = (value.storage_offset(), tuple(value.size()), tuple(value.stride()))
     graph = (name_of(value), _shown_name(value.grad_fn)) if value.grad_fn is not None else None
     flags = (value.requires_grad, graph, value.is_conj(), value.is_neg(), value.is_inference())
     arguments = (source, place, storage.nbytes(), type(value), value.dtype, geometry, flags)
-    grad = value.grad if value.is_leaf or value.retains_grad else None
-    attributes = getattr(value, "__dict__", None) or None
-    # Also when they are empty: a handle that removes a hook knows its dict.
-    hooks, late_hooks = value._backward_hooks, value._post_accumulate_grad_hooks
+    grad, hooks, late_hooks = extras
+    attributes = _attributes(value)
     if all(one is None for one in (grad, attributes, hooks, late_hooks)):
         return tensor, arguments
     return tensor, arguments, (grad, hooks, attributes, late_hooks), None, None, set_tensor
+
+
+def _reduce_other(value: torch.Tensor, extras: tuple[Any, Any, Any]) -> Any:
+    """As torch takes it apart, which leaves out gradient, hooks, and of a sparse tensor that it needs a gradient."""
+    grad, hooks, late_hooks = extras
+    is_sparse_leaf = value.layout is not torch.strided and value.requires_grad
+    if grad is hooks is late_hooks is None and not is_sparse_leaf:
+        return NotImplemented
+    reduced = value.__reduce_ex__(5)
+    if len(reduced) != 2:
+        raise PreconditionFailed("NOT_SERIALIZABLE", "its class says how to save it, but not its gradient and hooks")
+    state = (grad, hooks, None, late_hooks)
+    return tensor_with_extras, (*reduced, value.requires_grad), state, None, None, set_tensor
+
+
+def tensor_with_extras(make: Any, arguments: tuple[Any, ...], requires_grad: bool) -> torch.Tensor:
+    """A tensor made torch's own way; gradient and hooks follow."""
+    made: torch.Tensor = make(*arguments)
+    return made if made.requires_grad == requires_grad else made.requires_grad_(requires_grad)
 
 
 def _place(storage: Any, memory: MemoryMap) -> tuple[Any, int]:
@@ -135,12 +169,16 @@ def tensor(
     offset, shape, strides = geometry
     # Torch would rather give a storage more memory than refuse.
     steps = [stride * dtype.itemsize for stride in strides]
-    check_elements(offset * dtype.itemsize, shape, steps, dtype.itemsize, storage.nbytes())
+    if memory is not None:
+        check_elements(offset * dtype.itemsize, shape, steps, dtype.itemsize, storage.nbytes())
     if inference:
         with torch.inference_mode():
             return _as_kind(_strided(storage, dtype, geometry), kind, False)
     with torch.no_grad():
         made = _strided(storage, dtype, geometry)
+        if size_bytes == 0 and storage.nbytes():
+            # Its elements were given up by `resize_(0)`, its shape was not.
+            storage.resize_(0)
         if conjugate:
             torch._C._set_conj(made, True)
         if negative:
@@ -170,7 +208,8 @@ def set_tensor(made: torch.Tensor, state: tuple[Any, Any, dict[str, Any] | None,
     """Gradient, hooks of the gradient, Python attributes, hooks that run when the gradient is there."""
     grad, hooks, attributes, late_hooks = state
     if attributes:
-        made.__dict__.update(attributes)
+        # The very dict: a variable may hold it.
+        made.__dict__ = attributes
     if grad is not None:
         if not made.is_leaf:
             made.retain_grad()

@@ -29,6 +29,9 @@ def reduce_object(value: Any, kind: type, heads: Container[int]) -> Any:
         return copyreg.__newobj__, (kind,), {**vars(value), "_iterator": NewWorkers()}  # type: ignore[attr-defined]
     if own is torch.amp.GradScaler.__getstate__:
         return _reduce_scaler(value, kind, heads)
+    if issubclass(kind, torch.fx.GraphModule):
+        # By itself it would be traced again, and have another graph than the one that a person holds.
+        return object.__new__, (kind,), vars(value)
     return None
 
 

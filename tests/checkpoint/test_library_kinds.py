@@ -1,0 +1,27 @@
+"""Kinds of values of numeric libraries that their own pickling changes: in another process they are what they were."""
+
+# Cells stay in the form in which a person would write them.
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import pytest
+
+# name -> (cells, what must be true of the restored variables)
+KINDS = {
+    "frames copy on write": ("import pandas as pd\ndf = pd.DataFrame({'a': [1., 2.], 'b': [3., 4.]}); s = df['a']; head = df[:1]; c = df.copy(deep=False); i = pd.Index([1, 2]); x = pd.Series(i); df.note = [s]; n = df.note", "(df.iloc.__setitem__((0, 0), 99.), s.iloc[0] == c.iloc[0, 0] == head.iloc[0, 0] == 1.)[1] and (s.iloc.__setitem__(1, 7.), df['a'].iloc[1] == 2.)[1] and (x.iloc.__setitem__(0, 5), i[0] == 1)[1] and df.note is n and n[0] is s"),
+    "modules without weights yet": ("import torch, warnings\nwarnings.simplefilter('ignore')\nl = torch.nn.LazyLinear(4); p = torch.nn.UninitializedParameter(); m = torch.nn.Sequential(l); good = [1]", "type(p) is torch.nn.UninitializedParameter and m[0] is l and (l(torch.ones(1, 3)), type(l) is torch.nn.Linear and l.weight.shape == (4, 3))[1] and good == [1]"),
+    "nested tensors": ("import torch, warnings\nwarnings.simplefilter('ignore')\nn = torch.nested.nested_tensor([torch.ones(2), torch.zeros(3)]); j = torch.nested.nested_tensor([torch.ones(2, 2), torch.zeros(3, 2)], layout=torch.jagged)", "[t.tolist() for t in n.unbind()] == [[1., 1.], [0., 0., 0.]] and [t.shape[0] for t in j.unbind()] == [2, 3]"),
+    "gradient and hooks of sparse tensors": ("import torch\ns = torch.eye(2).to_sparse().requires_grad_(); s.register_hook(lambda g: g * 3); s.grad = torch.eye(2).to_sparse(); g = s.grad", "s.requires_grad and s.is_leaf and s.grad is g and (torch.sparse.sum(s).backward(), s.grad.to_dense()[0, 0] == 4)[1]"),
+    "storage that was given up": ("import torch\na = torch.ones(10); a.untyped_storage().resize_(0); b = torch.ones(10); b.resize_(4); t = torch.ones(1); t.tag = 1; d = t.__dict__", "a.untyped_storage().nbytes() == 0 and a.shape == (10,) and b.untyped_storage().nbytes() == 40 and t.__dict__ is d"),
+    "traced module and its graph": ("import torch\nfrom torch import fx\ndef act(x): return torch.relu(x) + bias\nbias = 1\nfx.wrap('act')\nclass M(torch.nn.Module):\n    def __init__(s): super().__init__(); s.l = torch.nn.Linear(2, 2)\n    def forward(s, x): return act(s.l(x))\nm = M(); g = fx.symbolic_trace(m); gr = g.graph", "g.graph is gr and gr.owning_module is g and torch.equal(g(torch.ones(1, 2)), m(torch.ones(1, 2))) and g.l.weight is m.l.weight and (gr.lint(), g.recompile())[1] is not None"),
+    "no code of a tensor's class runs": ("import torch\nlog = []\nclass T(torch.Tensor):\n    @classmethod\n    def __torch_function__(cls, f, types, args=(), kwargs=None): log.append(f); return super().__torch_function__(f, types, args, kwargs or {})\nt = torch.ones(3).as_subclass(T); log.clear()", "log == [] and type(t + 1) is T and len(log) == 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_library_kind_is_the_same_in_another_process(process, name):
+    cells, check = KINDS[name]
+    assert process(f"cell({cells!r}); result = [u.name for u in save().unsaved]") == []
+    result = process(f"report = restore_all(); result = [bool(check({check!r})), str(report.failed)]")
+    assert result == [True, "()"]
