@@ -37,7 +37,7 @@ class Refused:
 
 
 class Adapter:
-    """One session over the store in a folder. `written`: bytes that all saves so far moved."""
+    """One session over the store in a folder. `written`: bytes that all saves so far put into it, manifests too."""
 
     # What must be taken out of a namespace before it can be saved: nothing.
     patch: tuple[tuple[str, str], ...] = ()
@@ -58,8 +58,9 @@ class Adapter:
 
     def save(self, tag: str) -> None:
         """Saves what changed."""
+        before_bytes = self._io.manifest_bytes
         report = self._tracker.save(new_execution_id(), tag)
-        self.written += report.bytes_moved
+        self.written += report.bytes_moved + self._io.manifest_bytes - before_bytes
         self.note = "; ".join(f"{entry.name}: {entry.reason}" for entry in report.unsaved)
 
     def finish(self) -> None:

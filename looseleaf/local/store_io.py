@@ -33,6 +33,8 @@ class StoreIO:
         self._store = open_store(folder)
         self._pins = ExitStack()
         self._fds: dict[Path, int] = {}
+        # Of all manifests that were committed.
+        self.manifest_bytes = 0
         self._store.sessions.open(session_id, create=True, raise_epoch=False, title="")
 
     def have_regions(self, refs: Sequence[RegionRef]) -> list[int]:
@@ -66,6 +68,7 @@ class StoreIO:
             self._session_id, epoch=epoch, parent=parent, execution_id=execution_id, manifest=manifest_bytes,
             host_id="",
         )  # fmt: skip
+        self.manifest_bytes += len(manifest_bytes)
         return Version(done.version)
 
     def manifest(self, version: Version) -> tuple[Mapping[str, Any], bytes | None]:
