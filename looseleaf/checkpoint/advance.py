@@ -88,7 +88,7 @@ class Advancer:
         }
         gone = set(closed_under(changed, old.units, lambda unit_id: old.units[unit_id].header.refs))
         while True:
-            unlabelled = old.reachable_units(gone) & self._tracker.labels.lost
+            unlabelled = old.reachable_units(gone) & self._tracker.labels.lost.keys()
             more = set(closed_under({u: u for u in unlabelled}, old.units, lambda u: old.units[u].header.refs)) - gone
             if not more:
                 return {int(unit_id) for unit_id in gone}

@@ -4,7 +4,7 @@ A label only says under which id something is stored; its content is pickled or 
 object weakly where Python allows it, and strongly if the object is small or if units that are not loaded refer to
 it: that must not vanish, changed, before it was saved. An address alone never identifies anything: it may have been
 freed and used again. A large object that can be held in neither way goes without a label, and is `lost` to sharing
-until the next save names it anew.
+until the next save, which finds it again only in the place where it was.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class Labels:
 
     def __init__(self) -> None:
         self.next_id = 1
-        self.lost: set[UnitId] = set()
+        # Heads that nothing here holds: unit -> address.
+        self.lost: dict[UnitId, int] = {}
         self.atoms: dict[str, UnitId] = {}
         self._heads: dict[UnitId, _Ref] = {}
         self._bundles: dict[UnitId, Bundle] = {}
@@ -95,9 +96,9 @@ class Labels:
             weak = weakref.ref(value)
         except TypeError:
             if not hold:
-                self.lost.add(unit_id)
+                self.lost[unit_id] = id(value)
                 return
-        self.lost.discard(unit_id)
+        self.lost.pop(unit_id, None)
         self._heads[unit_id] = ref = _Ref(value, weak)
         self._by_address[ref.address] = unit_id
 
@@ -152,7 +153,7 @@ class Labels:
 
     def replace(self, heads: Iterable[tuple[UnitId, Any, bool]], blocks: Iterable[tuple[int, Block]]) -> None:
         """Exactly these (id, object, hold) and blocks live here, as a save has found."""
-        self._heads, self._by_address, self.lost, self._bundles = {}, {}, set(), {}
+        self._heads, self._by_address, self.lost, self._bundles = {}, {}, {}, {}
         for unit_id, value, hold in heads:
             if isinstance(value, Bundle):
                 self._bundles[unit_id] = value

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from looseleaf.checkpoint.bundles import Bundle, choose_members, known_places, persistent_name
+from looseleaf.checkpoint.bundles import Bundle, choose_members, known_places, parse_name, persistent_name
 from looseleaf.checkpoint.drafts import Draft
 from looseleaf.checkpoint.labels import Labels
 from looseleaf.checkpoint.manifest import Manifest
@@ -42,6 +42,9 @@ class Namer:
         self._cuts = cuts
         self._places = known_places(labels.bundles())
         self._members: dict[UnitId, list[Any]] = {}
+        # Heads that nothing holds, by address, and those of them that are still where they were saved.
+        self._lost = {address: unit_id for unit_id, address in labels.lost.items()}
+        self._found_again: dict[int, UnitId] = {}
         self.named = Named()
 
     def run(self, roots: _Roots, atoms: set[str], held: list[tuple[UnitId, Any]], base: Manifest) -> Named:
@@ -51,6 +54,10 @@ class Namer:
                 self._members[unit_id] = list(value.members)
             else:
                 self._name(unit_id, value)
+        for name, value in roots:
+            lost = self._lost.get(id(value))
+            if lost is not None and base.roots.get(name) == lost:
+                self._found_again[id(value)] = lost
         self._name_nodes({id(value) for _, value in roots}, base)
         self._name_blocks()
         self._name_bundles()
@@ -81,11 +88,32 @@ class Namer:
                 continue
             if id(value) in self._places and id(value) not in self._cuts:
                 self._join(*self._places[id(value)], value)
-            elif self._labels.unit_id_of(value) is not None or id(value) in root_ids or id(value) in self._cuts:
+            elif (
+                self._labels.unit_id_of(value) is not None or id(value) in root_ids or id(value) in self._cuts
+                or self._is_found_again(node, base)
+            ):  # fmt: skip
                 self._name_head(value)
             else:
                 fresh.append(node)
         self._name_fresh(fresh)
+
+    def _is_found_again(self, node: int, base: Manifest) -> bool:
+        """Whether this is a head that nothing holds, at its old address below an old user: one alone may lie."""
+        value = self._graph.object(node)
+        unit_id = self._lost.get(id(value))
+        if unit_id is None or not any(unit_id in refs for refs in self._refs_of_users(node, base)):
+            return False
+        self._found_again[id(value)] = unit_id
+        return True
+
+    def _refs_of_users(self, node: int, base: Manifest) -> Iterator[Collection[UnitId]]:
+        """What each unit that refers to `node` referred to when it was saved."""
+        graph = self._graph
+        for user in filter(None, map(graph.head, graph.predecessors(node))):
+            named = self._ids.get(id(graph.object(user)), 0)
+            place = parse_name(named) if isinstance(named, str) else (named, 0)
+            if place is not None and (entry := base.units.get(UnitId(place[0]))) is not None:
+                yield entry.header.refs
 
     def _name_fresh(self, fresh: list[int]) -> None:
         users = [user for block in self._memory.blocks for user in block.users]
@@ -111,7 +139,7 @@ class Namer:
             self.named.drafts[unit_id] = Draft(unit_id, Bundle(members))
 
     def _name_head(self, value: Any) -> None:
-        unit_id = self._labels.unit_id_of(value) or UnitId(self._labels.new_id())
+        unit_id = self._labels.unit_id_of(value) or self._found_again.get(id(value)) or UnitId(self._labels.new_id())
         if unit_id in self.named.drafts:
             unit_id = UnitId(self._labels.new_id())
         self._name(unit_id, value)
