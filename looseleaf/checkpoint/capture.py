@@ -205,7 +205,7 @@ class _Round:
         return stored.header.refs if stored is not None else ()
 
     def end(self) -> None:
-        """Lets go of what refers back to this: memory that the person deletes must not wait for the cyclic collector."""
+        """Lets go of what refers back to it: memory that a person deletes must not wait for the cyclic collector."""
         self.keep.clear()
         del self._scope
 

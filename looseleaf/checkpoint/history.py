@@ -81,8 +81,8 @@ def made_newest(
 ) -> Manifest:
     """The content of `old`, of this or another session, as the version after `head`.
 
-    What `head` has and `old` lacks is deleted by it. Variables of which `old` lacks bytes are unsaved in it, unless they
-    are the very ones that `head` lacks too. Ids stay as they were: each names what `old` says it is.
+    What `head` has and `old` lacks is deleted by it. Variables of which `old` lacks bytes are unsaved in it, unless
+    `head` lacks the very same ones. Ids stay as they were: each names what `old` says it is.
     """
     gone = [*head.tombstones, *(name for name in head.roots if name not in old.roots)]
     here = head.payloads if old.session_id == session_id else {}

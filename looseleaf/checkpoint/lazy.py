@@ -46,8 +46,8 @@ class Budget:
 def not_committed(name: str, since_version: int = 0) -> Unsaved:
     """The entry of a variable whose lazy bytes nobody has any more."""
     text = (
-        "its bytes were in the memory of the session's kernel only: the kernel ended, or went to another version, "
-        "before it committed them. Run the cell that makes it again, or go back to a version that has it"
+        "its bytes were in the memory of the session's kernel alone, which ended or went to another version before it "
+        "committed them; an earlier version may have an earlier value"
     )
     return Unsaved(name, NOT_COMMITTED, name, text, since_version)
 

@@ -227,8 +227,10 @@ class Manifest:
         """Bytes that only the session's kernel holds."""
         return sum(entry.size_bytes for entry in self.payloads.values() if entry.is_lazy)
 
-    def lacks_bytes_of(self, names: Iterable[str]) -> bool:
-        """Whether `names` need, in order to be used, bytes that only the session's kernel holds."""
+    def lacks_bytes_of(self, names: Iterable[str] | None) -> bool:
+        """Whether `names` (None: all) need, in order to be used, bytes that only the session's kernel holds."""
+        if names is None or not self.lazy_bytes():
+            return self.lazy_bytes() > 0
         return any(self.payloads[payload_id].is_lazy for payload_id in self.closure(names).payloads)
 
 

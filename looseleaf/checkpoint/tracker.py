@@ -56,6 +56,8 @@ class StateTracker:
         self.on_commit: Callable[[], None] = lambda: None
         # What a save for some variables may still spend on the others.
         self.lazy_budget: Callable[[], Budget] = Budget
+        # Values that no version has and that hold an older state of others: (variable, path), not told yet.
+        self._stale: list[tuple[str, str]] = []
         # Units that stubs inside live containers stood for at the last save.
         self.units_of_inner_stubs: set[int] = set()
 
@@ -90,10 +92,6 @@ class StateTracker:
         except BaseException:
             self.labels.take_back(given_out)
             raise
-
-    def lacks_bytes_of(self, names: Collection[str] | None) -> bool:
-        """Whether some of what `names` (None: all variables) need is lazy in the version that is tracked."""
-        return self.manifest.lazy_bytes() > 0 if names is None else self.manifest.lacks_bytes_of(names)
 
     def needed_here(self) -> set[int]:
         """Ids of live units and payloads that stubs, or units which are not loaded, refer to."""
@@ -158,6 +156,15 @@ class StateTracker:
         # In a process that never held a version the process state is set only by a restore.
         self.restore([])
         return report
+
+    def note_stale(self, stale: Iterable[tuple[str, str]]) -> None:
+        """A newer version was followed; these must be told to the person."""
+        self._stale += stale
+
+    def take_stale(self) -> list[tuple[str, str]]:
+        """Each of them once: values that no version has and that hold an older state of others, with their paths."""
+        stale, self._stale = self._stale, []
+        return stale
 
     def stub_names(self) -> list[str]:
         """Variables whose value is not loaded here."""

@@ -27,11 +27,18 @@ class CommitPolicy:
     oldest_s: float | None = None
     # How much more than the limits may be uncommitted: doubled by each commit that was broken off.
     patience: int = 1
+    # The last commit was for one cell's sake and left out bytes that the cell does not need.
+    lazy: bool = False
+
+    @property
+    def has_changes(self) -> bool:
+        """Something may have changed since the last commit."""
+        return self.uncommitted > 0
 
     @property
     def pending(self) -> bool:
-        """Something may have changed since the last commit."""
-        return self.uncommitted > 0
+        """An idle kernel has something to commit."""
+        return self.has_changes or self.lazy
 
     def changed(self, now_s: float) -> None:
         """A cell or a callback ended."""
@@ -50,6 +57,8 @@ class CommitPolicy:
         """A commit was broken off for a cell: where cells follow at once, each further try would only cost time."""
         self.patience *= 2
 
-    def committed(self) -> None:
-        """A commit took in everything."""
-        self.uncommitted, self.oldest_s, self.patience = 0, None, 1
+    def committed(self, *, lazy: bool = False) -> None:
+        """A commit took in everything, or all but bytes that nobody needs yet: these are as old as they were."""
+        self.uncommitted, self.lazy = 0, lazy
+        if not lazy:
+            self.oldest_s, self.patience = None, 1

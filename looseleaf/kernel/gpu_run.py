@@ -15,7 +15,7 @@ from looseleaf.ids import ExecutionId, new_execution_id
 from looseleaf.kernel.forwarder import RequestPublisher, error_output, error_reply, error_text, publish_output
 from looseleaf.kernel.give_way import GaveWay
 from looseleaf.kernel.gpu_cell import Ask, GpuCell, GpuCellResult
-from looseleaf.kernel.needs import WorkerNeed
+from looseleaf.kernel.needs import WorkerNeed, names_to_commit
 from looseleaf.kernel.router import CellRequest, route
 from looseleaf.kernel.session import KernelSession, on_thread
 from looseleaf.protocol.frames import Message
@@ -135,18 +135,26 @@ class GpuRun:
     async def _ready_once(self) -> ThreadedLink:
         session = self._session
         link = session.connect()
+        self._commit()
+        # Exact now: the commit has looked at every object.
+        self._recipe = route(self._request, session.runs.executed, session.facts(), session.version)
+        if session.manifest is not None and session.manifest.lacks_bytes_of(names_to_commit(self._recipe)):
+            # It needs more than could be told before.
+            self._commit()
+        self._need = session.ready_for_gpu(self._recipe, self._request.source)
+        await on_thread(session.send_log, link)
+        return link
+
+    def _commit(self) -> None:
+        """Commits what the cell needs, if that is not committed yet."""
+        session = self._session
         try:
             with session.give_way.breakable("interrupt"):
                 if self._interrupted:
                     raise _Interrupted
-                session.commit()
+                session.commit(names_to_commit(self._recipe))
         except GaveWay:
             raise _Interrupted from None
-        # Exact now: the commit has looked at every object.
-        self._recipe = route(self._request, session.runs.executed, session.facts(), session.version)
-        self._need = session.ready_for_gpu(self._recipe, self._request.source)
-        await on_thread(session.send_log, link)
-        return link
 
     async def _submit(self, link: ThreadedLink) -> GpuCellResult:
         result = await self._submit_once(link)

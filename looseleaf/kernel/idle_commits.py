@@ -28,11 +28,10 @@ class IdleCommits:
             self._timer.cancel()
             self._timer = None
 
-    def hurry(self) -> None:
-        """Commits now what is scheduled; nothing if nothing is."""
+    def hurry(self, commit: Callable[[], None]) -> None:
+        """Calls `commit` now if something is scheduled. That follows in its time, for what `commit` leaves."""
         if self._timer is not None:
-            self._timer.cancel()
-            self._run()
+            commit()
 
     def _run(self) -> None:
         self._timer = None

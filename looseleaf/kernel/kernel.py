@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import logging
 import shutil
 import threading
@@ -35,6 +36,7 @@ from looseleaf.kernel.left_notes import LeftNotes
 from looseleaf.kernel.logs import log_to_file
 from looseleaf.kernel.main_thread import call_on
 from looseleaf.kernel.messages import flush_streams, message_type_of
+from looseleaf.kernel.needs import names_to_commit
 from looseleaf.kernel.outputs import ResultCache
 from looseleaf.kernel.preparations import PREPARE_REPLY, PREPARE_REQUEST, Preparations
 from looseleaf.kernel.report import PendingReports, cell_report
@@ -182,7 +184,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         try:
             recipe = route(request, session.runs.executed, session.facts(), session.version)
             if session.has_moved(recipe.names):
-                session.commit()
+                session.commit(())
                 recipe = route(request, session.runs.executed, session.facts(), session.version)
             return recipe
         except LooseLeafError:
@@ -392,16 +394,27 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         self._edits.add(task)
         task.add_done_callback(self._edits.discard)
 
-    async def _commit_first(self) -> None:
-        """A preparation is for the newest state: what waits for an idle moment is committed now, if this is one."""
+    async def _commit_first(self, content: Mapping[str, Any]) -> None:
+        """A preparation is for the newest state: what it needs of what waits for an idle moment is committed now."""
         loop = self._main_loop
         if loop is None or self._busy:
             return
         try:
-            committed = asyncio.wrap_future(call_on(loop, self._idle_commits.hurry))
+            hurry = functools.partial(self._idle_commits.hurry, functools.partial(self._commit_for, content))
+            committed = asyncio.wrap_future(call_on(loop, hurry))
             await asyncio.wait_for(committed, COMMIT_BEFORE_PREPARE_S)
         except TimeoutError:
             log.info("prepared_without_newest_state")
+
+    def _commit_for(self, content: Mapping[str, Any]) -> None:
+        if self._busy:
+            return
+        try:
+            needed = names_to_commit(self._route(CellRequest.of(str(content.get("source", "")), None, None)))
+        except LooseLeafError as error:
+            log.info("prepared_without_names %s", error)
+            needed = None
+        self.looseleaf.commit_quietly(needed)
 
     async def _answer_prepare(self, idents: Any, request: Any) -> None:
         content = await self._preparations.answer(request["content"])

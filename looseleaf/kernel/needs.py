@@ -26,6 +26,11 @@ def stubs_to_load(recipe: Recipe, stubs: Collection[str], manifest: Manifest, sm
     return [name for name in names if device_bytes(manifest, [name]) <= small_read_bytes_max]
 
 
+def names_to_commit(recipe: Recipe) -> Collection[str] | None:
+    """The variables whose bytes must be in the store before the cell runs on a worker; None: all of them."""
+    return None if recipe.dynamic else recipe.names
+
+
 def surely_needed(recipe: Recipe, source: str) -> list[str]:
     """The recipe's names without which the cell cannot run.
 

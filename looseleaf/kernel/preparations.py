@@ -19,11 +19,14 @@ SUPERSEDED: Final = "a newer text came before this one was looked at"
 class Preparations:
     """Answers prepare requests on the control thread's event loop.
 
-    `before` is awaited ahead of each one that is looked at; `prepare` blocks and runs on a thread of its own.
+    `before` is awaited ahead of each one that is looked at; `prepare` blocks and runs on a thread of its own. Both get
+    the request's content.
     """
 
     def __init__(
-        self, prepare: Callable[[Mapping[str, Any]], dict[str, Any]], before: Callable[[], Awaitable[None]]
+        self,
+        prepare: Callable[[Mapping[str, Any]], dict[str, Any]],
+        before: Callable[[Mapping[str, Any]], Awaitable[None]],
     ) -> None:
         self._prepare = prepare
         self._before = before
@@ -37,7 +40,7 @@ class Preparations:
             if self._latest is not mine:
                 return {"status": "ok", "skipped_reason": SUPERSEDED}
             try:
-                await self._before()
+                await self._before(content)
                 told = await asyncio.get_running_loop().run_in_executor(None, self._prepare, content)
             except LooseLeafError as error:
                 return {"status": "error", "ename": error.reason, "evalue": error.message}

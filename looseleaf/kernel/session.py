@@ -94,8 +94,6 @@ class KernelSession:
         self._io: LinkStateIO | None = None
         self._saved_facts: SavedFacts | None = None
         self.holders = Holders(self.send)
-        # Values that no version has and that hold an older state of others, not told yet: (variable, path).
-        self._stale: list[tuple[str, str]] = []
 
     def listen(self, on_event: Callable[[Message], None]) -> None:
         """Who gets the events of the running cell; called on the link's reader thread."""
@@ -142,8 +140,9 @@ class KernelSession:
         if self.tracker is None or not welcome.version:
             self._close_io()
             self.tracker = StateTracker(
-                self._namespace, io, session_id=self.session_id, epoch=Epoch(welcome.epoch), hidden=self._hidden
-            )
+                self._namespace, io, session_id=self.session_id, epoch=Epoch(welcome.epoch), hidden=self._hidden,
+                is_kernel=True,
+            )  # fmt: skip
             self.tracker.on_commit = self.give_way.hold
             self.changed()
             if welcome.version and self._continues:
@@ -207,43 +206,48 @@ class KernelSession:
         """The time in seconds after which an idle kernel commits."""
         return self.commits.delay_s(time.monotonic())
 
-    def commit(self) -> None:
+    def commit(self, needed: Collection[str] | None = None) -> None:
         """Saves what changed since the last commit; does nothing if nothing can have.
 
+        `needed`: variables that somebody waits for, None for all. Large memory that they do not need may stay here; the
+        next commit for all, when the kernel is idle, saves it.
         Raises the store's or the daemon's error; the state then stays uncommitted and is saved with the next commit.
         """
-        if self.tracker is None or self._link.live is None or not (self.commits.pending or self.threads.alive()):
+        if self.tracker is None or self._link.live is None:
+            return
+        if not (self.commits.has_changes or self.threads.alive() or self.tracker.manifest.lacks_bytes_of(needed)):
             return
         began_s = time.monotonic()
         try:
-            report = self.tracker.save(new_execution_id(), "cpu")
+            report = self.tracker.save(new_execution_id(), "cpu", needed=needed)
         except Conflict:
             # A worker's commit that this kernel has not heard of, as after a lost connection.
             self._take_head()
-            report = self.tracker.save(new_execution_id(), "cpu")
-        self.commits.committed()
+            report = self.tracker.save(new_execution_id(), "cpu", needed=needed)
+        self.commits.committed(lazy=report.lazy_bytes > 0)
         self.holders.follow(self.tracker.manifest)
         self.runs.saved(report.version)
         log.info(
-            "committed version=%s dirty=%s/%s ms=%.1f",
-            report.version, report.dirty_regions, report.total_regions, (time.monotonic() - began_s) * 1000,
+            "committed version=%s dirty=%s/%s lazy_bytes=%s ms=%.1f",
+            report.version, report.dirty_regions, report.total_regions, report.lazy_bytes,
+            (time.monotonic() - began_s) * 1000,
         )  # fmt: skip
 
-    def commit_quietly(self) -> None:
+    def commit_quietly(self, needed: Collection[str] | None = None) -> None:
         """As `commit`, for times when nobody waits for it: it gives way to a cell that arrives.
 
         A failure is logged and tried again with the next commit.
         """
         try:
             with self.give_way.breakable("cell"):
-                self._commit_logged()
+                self._commit_logged(needed)
         except GaveWay:
             self.commits.gave_way()
             log.info("commit_gave_way")
 
-    def _commit_logged(self) -> None:
+    def _commit_logged(self, needed: Collection[str] | None = None) -> None:
         try:
-            self.commit()
+            self.commit(needed)
         except LooseLeafError as error:
             log.warning("commit_failed %s", error)
         except Exception:
@@ -280,8 +284,7 @@ class KernelSession:
         if manifest is None:
             return
         with self.rebinding():
-            report = self.tracker.advance(manifest)
-        self._stale += report.stale
+            self.tracker.advance(manifest)
 
     # -- before a cell ---------------------------------------------------------------------------------
 
@@ -344,9 +347,8 @@ class KernelSession:
         return needed_worker(manifest, names, self.tracker.unsaved_here, self.holders, self.epoch)
 
     def take_stale(self) -> list[tuple[str, str]]:
-        """What is to be told to the person of values that no version has, once; see `stale_note`."""
-        stale, self._stale = self._stale, []
-        return stale
+        """See StateTracker.take_stale."""
+        return self.tracker.take_stale() if self.tracker is not None else []
 
     # -- the frontend ----------------------------------------------------------------------------------
 

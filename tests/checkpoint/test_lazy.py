@@ -43,8 +43,8 @@ def follow(kernel: StateTracker, io: MemoryIO) -> Any:
 def of_every_kind() -> dict[str, Any]:
     """Large values of each kind of memory that a kernel has."""
     return {
-        "array": np.arange(SIZE), "tensor": torch.arange(SIZE), "text": SimpleNamespace(held=b"x" * (2 * MIB)), "mutable": bytearray(2 * MIB),
-        "nested": {"deep": [np.full(SIZE, 2.0)]},
+        "array": np.arange(SIZE), "tensor": torch.arange(SIZE), "text": SimpleNamespace(held=b"x" * (2 * MIB)),
+        "mutable": bytearray(2 * MIB), "nested": {"deep": [np.full(SIZE, 2.0)]},
     }  # fmt: skip
 
 
@@ -150,7 +150,8 @@ def test_bytes_that_no_cell_needs_are_neither_put_nor_listed_with_regions(kind: 
     report = kernel.save("x", needed=["wanted"])
     assert report.lazy_bytes > 0 and lazy_names(kernel.manifest) == KINDS
     assert sum(map(len, io.regions.values())) == namespace["wanted"].nbytes
-    assert not kernel.lacks_bytes_of(["wanted"]) and kernel.lacks_bytes_of([kind]) and kernel.lacks_bytes_of(None)
+    lacks = kernel.manifest.lacks_bytes_of
+    assert (lacks(["wanted"]), lacks([kind]), lacks(None)) == (False, True, True)
     live, worker = make_worker(io, "wanted")
     failed = worker.restore([kind]).failed
     assert [(entry.name, entry.reason) for entry in failed] == [(kind, "NOT_COMMITTED")]

@@ -51,6 +51,20 @@ def test_policy_tries_ever_rarer_while_cells_break_its_commits_off() -> None:
     assert policy.delay_s(UNCOMMITTED_S_MAX) == 0.0
 
 
+def test_policy_with_bytes_left_out_is_pending_and_as_old_as_these() -> None:
+    policy = CommitPolicy()
+    policy.committed()
+    policy.changed(100.0)
+    policy.committed(lazy=True)
+    assert policy.pending and not policy.has_changes
+    assert policy.delay_s(101.0) == IDLE_DELAY_S
+    policy.changed(100.0 + UNCOMMITTED_S_MAX)
+    policy.committed(lazy=True)
+    assert policy.delay_s(100.0 + UNCOMMITTED_S_MAX) == 0.0
+    policy.committed()
+    assert not policy.pending
+
+
 EVENTS = st.one_of(
     st.floats(0.0, 20.0).map(lambda seconds: ("wait", seconds)), st.sampled_from([("change", 0.0), ("commit", 0.0)])
 )

@@ -8,7 +8,7 @@ from typing import Any
 from looseleaf.kernel.preparations import SUPERSEDED, Preparations
 
 
-async def _nothing() -> None:
+async def _nothing(_content: Any) -> None:
     """Nothing waits to be committed."""
 
 
@@ -29,7 +29,10 @@ def test_text_that_waits_behind_a_commit_gives_way_to_a_newer_one() -> None:
             looked_at.append(message["source"])
             return {"skipped_reason": ""}
 
-        preparations = Preparations(prepare, committed.wait)  # type: ignore[arg-type]
+        async def commit(_content: Any) -> None:
+            await committed.wait()
+
+        preparations = Preparations(prepare, commit)
         answers = [asyncio.create_task(preparations.answer({"source": text})) for text in "abc"]
         await asyncio.sleep(0)
         committed.set()

@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+from looseleaf.checkpoint.lazy import LAZY_MOVE_BYTES_MAX
 from looseleaf.kernel.session import KernelSession
 from looseleaf.kernel_config import KernelConfig
 
@@ -38,7 +39,7 @@ def test_close_commits_whatever_arrives_meanwhile(tmp_path: Path, monkeypatch: A
     session = KernelSession({}, lambda _name: False, KernelConfig(endpoint=str(tmp_path / "d.sock")))
     commits: list[str] = []
 
-    def commit() -> None:
+    def commit(_needed: object = None) -> None:
         session.give_way.arrived()
         threading.Event().wait(0)
         commits.append("done")
@@ -48,3 +49,20 @@ def test_close_commits_whatever_arrives_meanwhile(tmp_path: Path, monkeypatch: A
     assert commits == []
     session.close()
     assert commits == ["done"]
+
+
+def test_commit_for_some_variables_leaves_the_rest_to_the_idle_one(tmp_path: Path, new_daemon: Any) -> None:
+    large = bytearray(2 * LAZY_MOVE_BYTES_MAX)
+    namespace: dict[str, Any] = {"needed": [1], "large": large, "box": [large]}
+    session = KernelSession(namespace, lambda _name: False, KernelConfig(endpoint=str(tmp_path / "d.sock")))
+    daemon = new_daemon()
+    session.connect()
+    session.commit(["needed"])
+    assert session.manifest is not None and session.manifest.lazy_bytes() == len(large)
+    assert not daemon.store.regions
+    # Nothing new for the same cell; the idle kernel goes on, and so does a cell that needs the rest.
+    session.commit(["needed"])
+    assert session.version == 1 and session.commits.pending
+    session.commit(["box"])
+    assert session.version == 2 and not session.commits.pending and daemon.store.regions
+    session.close()
