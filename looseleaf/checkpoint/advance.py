@@ -48,6 +48,7 @@ class Advancer:
             self._renew_stubs(new)
             tracker.labels.next_id = max(tracker.labels.next_id, new.next_id)
             stale = self._stale(local, dropped_objects)
+            tracker.note_stale(stale)
             for some_id in gone | self._payloads_to_drop(new):
                 tracker.labels.forget(some_id)
             tracker.labels.forget_dropped(self._payloads_of(gone))

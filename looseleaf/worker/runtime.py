@@ -21,6 +21,7 @@ from looseleaf.protocol.state_io import LinkStateIO
 from looseleaf.protocol.threaded import ThreadedLink
 from looseleaf.worker.comms import WAITING_MAX, CommInbox, forward_comms
 from looseleaf.worker.execution import CellRunner
+from looseleaf.worker.graphs import close_graphs
 from looseleaf.worker.inbox import Inbox
 from looseleaf.worker.interaction import Interaction
 from looseleaf.worker.interrupts import run_interruptible
@@ -200,7 +201,7 @@ class WorkerRuntime:
         began_s = time.monotonic()
         self._running = execution_id
         self._comms.open()
-        if note := stale_note(self._state.take_stale()):
+        if note := stale_note(self._state.tracker.take_stale()):
             self._relay.write("stderr", note)
         try:
             with under(execution_id), self._interaction.installed(fields.boolean(request, "allow_stdin", False)):
@@ -218,7 +219,7 @@ class WorkerRuntime:
             "first_touch_s": None if touched_s is None else max(0.0, touched_s - began_s), "left": left,
         })
         try:
-            return self._runner.context.run(self._save, execution_id, source, cell_id)
+            return self._runner.context.run(self._save, execution_id, source, cell_id, bool(left))
         finally:
             if left:
                 self._left.start()
@@ -232,10 +233,13 @@ class WorkerRuntime:
             except KeyboardInterrupt:
                 continue
 
-    def _save(self, execution_id: ExecutionId, source: str, cell_id: str) -> Message:
+    def _save(self, execution_id: ExecutionId, source: str, cell_id: str, left: bool) -> Message:
         tracker = self._state.tracker
         saved_s = time.monotonic()
         report = tracker.save(execution_id, "gpu", source=source, cell_id=CellId(cell_id))
+        if not left:
+            # A thread that the cell left may be about to go back through one.
+            close_graphs(self._shell.user_ns, tracker.hidden, tracker.manifest)
         return {
             "version": report.version,
             "durable": self._io.durable_version >= report.version,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from looseleaf import devices
-from looseleaf.checkpoint.reports import AdvanceReport, RestoreReport
+from looseleaf.checkpoint.reports import RestoreReport
 from looseleaf.checkpoint.tracker import StateTracker
 from looseleaf.errors import InvalidArgument, PreconditionFailed
 from looseleaf.ids import Epoch, SessionId, Version
@@ -19,20 +19,6 @@ from looseleaf.protocol import fields
 from looseleaf.protocol.frames import Message
 from looseleaf.protocol.state_io import LinkStateIO
 from looseleaf.worker.unsaved import not_live
-
-
-class _Tracker(StateTracker):
-    """Notes in `stale` what no version has and holds an older state of what was changed elsewhere."""
-
-    def __init__(self, stale: list[tuple[str, str]], *args: Any, **more: Any) -> None:
-        super().__init__(*args, **more)
-        self._stale = stale
-
-    def advance(self, manifest_bytes: bytes) -> AdvanceReport:
-        """See StateTracker."""
-        report = super().advance(manifest_bytes)
-        self._stale += report.stale
-        return report
 
 
 class WorkerState:
@@ -57,8 +43,6 @@ class WorkerState:
         # Names whose closure lives on a device: their objects are made at attach, when there is one.
         self._waiting: list[str] = []
         self._attached = False
-        # Values that no version has and that hold an older state of others, not told yet: (variable, path).
-        self._stale: list[tuple[str, str]] = []
 
     @property
     def tracker(self) -> StateTracker:
@@ -91,12 +75,6 @@ class WorkerState:
             "pid": os.getpid(),
         }
 
-    def take_stale(self) -> list[tuple[str, str]]:
-        """What is to be told to the person of values that no version has, once; see `stale_note`."""
-        stale = list(self._stale)
-        self._stale.clear()
-        return stale
-
     def attach(self, request: Message) -> Message:
         """Opens the GPUs and loads what lives on them; see docs/protocol.md: `attach`."""
         gpus = fields.integers(request, "gpus")
@@ -114,8 +92,8 @@ class WorkerState:
         epoch = Epoch(fields.integer(request, "epoch"))
         if self._tracker is None:
             self._session_id = session_id
-            self._tracker = _Tracker(
-                self._stale, self._namespace, self._io, session_id=session_id, epoch=epoch, hidden=self._hidden
+            self._tracker = StateTracker(
+                self._namespace, self._io, session_id=session_id, epoch=epoch, hidden=self._hidden
             )
         elif session_id != self._session_id:
             raise PreconditionFailed("OTHER_SESSION", "this worker holds another session; nothing was run")
