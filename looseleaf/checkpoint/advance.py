@@ -15,7 +15,7 @@ from looseleaf.checkpoint.memory import raw_access
 from looseleaf.checkpoint.reports import AdvanceReport
 from looseleaf.checkpoint.restorer import Restorer, stub_for
 from looseleaf.checkpoint.stale import find_stale
-from looseleaf.checkpoint.stub import Stub
+from looseleaf.checkpoint.stub import is_stub
 from looseleaf.errors import PreconditionFailed
 from looseleaf.ids import PayloadId, UnitId
 
@@ -120,7 +120,7 @@ class Advancer:
         later = {entry.name: entry.since_version for entry in new.unsaved}
         local = set()
         for name, value in tracker.variables():
-            if type(value) is Stub:
+            if is_stub(value):
                 continue
             mine = tracker.unsaved_here.get(name)
             if mine is not None:
@@ -142,7 +142,7 @@ class Advancer:
         dropped: list[str] = []
         deleted: list[str] = []
         for name, value in self._tracker.variables():
-            if type(value) is Stub or name in local:
+            if is_stub(value) or name in local:
                 continue
             before, after = self._old.roots.get(name), new.roots.get(name)
             if after is not None and before == after and before not in gone:
@@ -155,7 +155,7 @@ class Advancer:
     def _renew_stubs(self, new: Manifest) -> None:
         """Stubs carry the header of the version that they stand for."""
         for name, value in self._tracker.variables():
-            if type(value) is Stub:
+            if is_stub(value):
                 self._put_stub(new, name)
 
     def _put_stub(self, new: Manifest, name: str) -> bool:

@@ -73,6 +73,8 @@ class Edges:
         self._on_storage = on_storage
         self._on_array = on_array
         self._on_arrow = on_arrow
+        # Stand-ins that were met.
+        self.stubs: list[Stub] = []
         self._singletons: dict[type, dict[int, str]] = {}
         self._actions: dict[type, int | Handler] = dict.fromkeys(ATOMS, ATOM)
         self._actions.update(dict.fromkeys(_CONTAINERS, REFERENTS))
@@ -80,7 +82,7 @@ class Edges:
             bytes: BYTES, bytearray: BYTES, types.ModuleType: self._module, types.FunctionType: self._function,
             types.BuiltinFunctionType: self._builtin, types.TracebackType: LEAF, types.FrameType: LEAF,
             weakref.ref: self._weakref, weakref.ProxyType: self._proxy, weakref.CallableProxyType: self._proxy,
-            contextvars.ContextVar: self._context_variable, Stub: LEAF,
+            contextvars.ContextVar: self._context_variable,
         })  # fmt: skip
 
     def action(self, kind: type) -> int | Handler:
@@ -102,6 +104,8 @@ class Edges:
         return names
 
     def _classify(self, kind: Any) -> int | Handler:
+        if issubclass(kind, Stub):
+            return self._stub
         if issubclass(kind, type):
             return self._class
         if refusal_of_type(kind) is not None:
@@ -146,6 +150,10 @@ class Edges:
 
     def _has_singletons(self, kind: type) -> bool:
         return bool(self._singletons_of(kind)) and by_name.is_library_module(kind.__module__)
+
+    def _stub(self, value: Stub) -> Children:
+        self.stubs.append(value)
+        return ()
 
     def _module(self, value: types.ModuleType) -> Children:
         return None if by_name.is_importable_module(value) else [value.__dict__]

@@ -12,7 +12,7 @@ from looseleaf.checkpoint.labels import Labels
 from looseleaf.checkpoint.manifest import Manifest
 from looseleaf.checkpoint.memory import Block, MemoryMap
 from looseleaf.checkpoint.pickler import PickleScope
-from looseleaf.checkpoint.stub import Stub, unit_id_of
+from looseleaf.checkpoint.stub import Stub, is_stub, unit_id_of
 from looseleaf.checkpoint.walk import Graph
 from looseleaf.ids import UnitId
 
@@ -80,11 +80,11 @@ class Namer:
     def _name_nodes(self, root_ids: set[int], base: Manifest) -> None:
         graph = self._graph
         fresh: list[int] = []
-        for node in graph.nodes_of_type(Stub):
-            self._name_stub(graph.object(node), base)
+        for stub in graph.stubs:
+            self._name_stub(stub, base)
         for node in graph.heads():
             value = graph.object(node)
-            if type(value) is Stub or id(value) in self._ids:
+            if is_stub(value) or id(value) in self._ids:
                 continue
             if id(value) in self._places and id(value) not in self._cuts:
                 self._join(*self._places[id(value)], value)

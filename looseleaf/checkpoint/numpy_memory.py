@@ -45,7 +45,7 @@ def reduce_array(value: np.ndarray[Any, Any], memory: MemoryMap) -> Any:
         return _reduce_subclass(value)
     base = outermost(value, np.ndarray)
     if value.dtype.hasobject:
-        return NotImplemented if base is value or not _lines_up(value, base) else _reduce_object_view(value, base)
+        return _reduce_objects(value, base)
     if base.dtype.hasobject:
         raise PreconditionFailed("POINTERS", "an array of raw pointers to objects cannot move")
     if base is not value and type(base) is np.ndarray and _contiguous_alias(base) is not None:
@@ -91,6 +91,16 @@ def _reduce_subclass(value: np.ndarray[Any, Any]) -> Any:
         return NotImplemented
     plain = value.view(np.ndarray)
     return array_subclass, (plain, kind, value.dtype), dict(vars(value)), None, None, set_attributes
+
+
+def _reduce_objects(value: np.ndarray[Any, Any], base: np.ndarray[Any, Any]) -> Any:
+    if base is not value:
+        return _reduce_object_view(value, base) if _lines_up(value, base) else NotImplemented
+    if value.dtype != object or not (value.flags.c_contiguous or value.flags.f_contiguous):
+        return NotImplemented
+    order = "C" if value.flags.c_contiguous else "F"
+    state = (value.ravel(order="K").tolist(), value.flags.writeable)
+    return empty_objects, (value.shape, order), state, None, None, set_objects
 
 
 def _reduce_object_view(value: np.ndarray[Any, Any], base: np.ndarray[Any, Any]) -> Any:
@@ -186,6 +196,19 @@ def array_view(
     if not writeable:
         made.flags.writeable = False
     return made
+
+
+def empty_objects(shape: tuple[int, ...], order: Any) -> np.ndarray[Any, Any]:
+    """An array of objects; `set_objects` follows."""
+    return np.empty(shape, object, order)
+
+
+def set_objects(made: np.ndarray[Any, Any], state: tuple[list[Any], bool]) -> None:
+    """The elements, where they are to stay: numpy's own way moves them, and views made before would lose them."""
+    items, writeable = state
+    flat = made.reshape(-1, order="C" if made.flags.c_contiguous else "F")
+    flat[...] = np.fromiter(items, object, len(items))
+    made.flags.writeable = writeable
 
 
 def object_view(

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from looseleaf.checkpoint.manifest import PREVIEW_CHARS_MAX, Flag
 from looseleaf.checkpoint.memory import device_of
+from looseleaf.checkpoint.stub import is_stub
 
 _ITEMS_SHOWN_MAX: Final = 5
 _DEPTH_MAX: Final = 2
@@ -94,6 +95,8 @@ def preview_of(value: Any) -> str:
 
 def _preview(value: Any, depth: int) -> str:
     kind = type(value)
+    if is_stub(value):
+        return repr(value)
     if kind is int and value.bit_length() > 4 * PREVIEW_CHARS_MAX:
         return f"int of {value.bit_length()} bits"
     if kind in _NUMBERS:

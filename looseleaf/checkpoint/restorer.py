@@ -18,7 +18,7 @@ from looseleaf.checkpoint.memory import raw_access
 from looseleaf.checkpoint.patches import apply_patches
 from looseleaf.checkpoint.persons_code import BreakOff, shown
 from looseleaf.checkpoint.reports import RestoreReport
-from looseleaf.checkpoint.stub import Stub
+from looseleaf.checkpoint.stub import Stub, is_stub
 from looseleaf.ids import UnitId
 
 if TYPE_CHECKING:
@@ -54,7 +54,6 @@ class Restorer:
             # All that may raise comes before all that changes something here.
             loader.fetch(self._heads_to_load(closure.names))
             tracker.labels.next_id = max(tracker.labels.next_id, manifest.next_id)
-            self.place_stubs()
             is_first = self.begin_process_state(loader)
         # A person's code, which must see the devices as cells do.
         began_s = time.monotonic()
@@ -62,7 +61,7 @@ class Restorer:
             failed_imports = self._import(imports)
         import_s = time.monotonic() - began_s
         with raw_access():
-            wanted = [name for name in closure.names if type(self._namespace.get(name)) is Stub]
+            wanted = [name for name in closure.names if is_stub(self._namespace.get(name))]
             with import_filters.noted():
                 restored, failed = self._load(wanted, loader)
             self.adopt(loader)
@@ -79,7 +78,7 @@ class Restorer:
 
     def _heads_to_load(self, names: Iterable[str]) -> list[UnitId]:
         live, hidden = self._namespace, self._tracker.hidden
-        heads = [self._manifest.roots[n] for n in names if n not in live or type(live[n]) is Stub or hidden(n)]
+        heads = [self._manifest.roots[n] for n in names if n not in live or is_stub(live[n]) or hidden(n)]
         process_state = self._process_state_to_set()
         return heads if process_state is None else [process_state, *heads]
 

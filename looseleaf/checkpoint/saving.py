@@ -19,7 +19,7 @@ from looseleaf.checkpoint.previews import is_encodable
 from looseleaf.checkpoint.process_state import Record
 from looseleaf.checkpoint.reports import SaveReport
 from looseleaf.checkpoint.saver import VersionBuilder, commit, same_state, with_retry
-from looseleaf.checkpoint.stub import Stub, name_of, unit_id_of, unsaved_of
+from looseleaf.checkpoint.stub import Stub, is_stub, name_of, unit_id_of, unsaved_of
 from looseleaf.checkpoint.warning_filters import without_session_categories
 from looseleaf.dirty_tracker import hash128
 from looseleaf.ids import CellId, ExecutionId, UnitId, Version
@@ -95,7 +95,7 @@ class Saving:
             if count >= NAMES_MAX:
                 text = f"a session can save {NAMES_MAX} variables: delete some"
                 unsaved[name] = self._unsaved(name, "TOO_MANY_NAMES", name, text)
-            elif type(value) is not Stub:
+            elif not is_stub(value):
                 live.append((name, value))
             else:
                 self._sort_stub(name, value, stored, unsaved)
@@ -223,8 +223,7 @@ class Saving:
         labels.keep_late(builder.payloads)
         labels.keep_strings(block for block in captured.payloads if _is_lazy(builder, block))
         labels.atoms = {name: u for name, u in labels.atoms.items() if captured.roots.get(name) == u}
-        stubs = [captured.graph.object(node) for node in captured.graph.nodes_of_type(Stub)]
-        tracker.units_of_inner_stubs = {unit_id_of(stub) or 0 for stub in stubs}
+        tracker.units_of_inner_stubs = {unit_id_of(stub) or 0 for stub in captured.graph.stubs}
         labels.hold_exactly(tracker.needed_here())
         tracker.record = self._record
         if self._process_unit in builder.units:
@@ -237,7 +236,7 @@ class Saving:
                 live[name] = Stub(name, None, None, entry)
 
     def _is_stub(self, name: str) -> bool:
-        return type(self._tracker.namespace.get(name)) is Stub
+        return is_stub(self._tracker.namespace.get(name))
 
     def _is_small(self, builder: VersionBuilder, unit_id: UnitId) -> bool:
         header = builder.units[unit_id].header

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from looseleaf.errors import PreconditionFailed
@@ -12,23 +15,49 @@ if TYPE_CHECKING:
     from looseleaf.ids import UnitId
 
 _SLOTS: Final = ("_looseleaf_name", "_looseleaf_unit_id", "_looseleaf_header", "_looseleaf_unsaved")
+# Classes of stubs, one for each class of saved values; values of further classes share one.
+KINDS_MAX: Final = 1000
+_SIZES: Final = ("shape", "dtype", "device")
+_kinds: dict[tuple[str, str], type[Stub]] = {}
+_is_viewing: ContextVar[bool] = ContextVar("looseleaf_viewing", default=False)
+
+
+@contextmanager
+def viewing() -> Iterator[None]:
+    """Inside, whoever asks wants to show what there is, not to use it: what only the value can tell is not there,
+    as an AttributeError or TypeError, instead of an error of this tree."""
+    token = _is_viewing.set(True)
+    try:
+        yield
+    finally:
+        _is_viewing.reset(token)
 
 
 class Stub:
     """What a variable holds until its value is needed.
 
-    `repr`, `dir`, `shape`, `dtype`, `device` and, of sized values, `len` answer from the saved header. Any other use
-    raises PreconditionFailed `NOT_RESTORED` (its value is in the store) or `NOT_SAVED` (it never got there), with the
-    variable's name.
+    `repr`, `dir`, the name of its type, `shape`, `dtype`, `device` and, of sized values, `len` answer from the saved
+    header. Any other use, `isinstance` too, raises PreconditionFailed `NOT_RESTORED` (its value is in the store) or
+    `NOT_SAVED` (it never got there), with the variable's name; see also `viewing`. Its class is a subclass of this one
+    that is named after the class of the value: use `is_stub`.
     """
 
     __slots__ = _SLOTS
+
+    def __new__(cls, name: str, unit_id: UnitId | None, header: UnitHeader | None, unsaved: Unsaved | None) -> Stub:
+        """Of the class that is named after the value's."""
+        return object.__new__(_kind_for(header, unsaved))
 
     def __init__(self, name: str, unit_id: UnitId | None, header: UnitHeader | None, unsaved: Unsaved | None) -> None:
         object.__setattr__(self, "_looseleaf_name", name)
         object.__setattr__(self, "_looseleaf_unit_id", unit_id)
         object.__setattr__(self, "_looseleaf_header", header)
         object.__setattr__(self, "_looseleaf_unsaved", unsaved)
+
+    @property
+    def __class__(self) -> Any:
+        # What isinstance asks for when it is not about stubs.
+        raise _unknown(self, "__class__", AttributeError)
 
     def __repr__(self) -> str:
         header, unsaved = header_of(self), unsaved_of(self)
@@ -39,27 +68,25 @@ class Stub:
         return f"<{name_of(self)}: {header.type_name} not loaded: {header.preview}>"
 
     def __dir__(self) -> list[str]:
+        known = class_of(self)
         header = header_of(self)
-        module = sys.modules.get(header.type_module) if header is not None else None
-        known = getattr(module, header.type_name, None) if header is not None and module is not None else None
-        return sorted({"shape", "dtype", "device", *(dir(known) if isinstance(known, type) else ())})
+        sizes = [name for name in _SIZES if header is not None and getattr(header, name) is not None]
+        return sorted({*sizes, *(dir(known) if known is not None else ())})
 
     def __len__(self) -> int:
         header = header_of(self)
         if header is not None and header.length is not None:
             return header.length
-        raise _refusal(self, "len")
+        raise _unknown(self, "len", TypeError)
 
     def __getattr__(self, attribute: str) -> Any:
         header = header_of(self)
-        if header is not None and attribute in ("shape", "dtype", "device"):
-            value = getattr(header, attribute)
-            if value is not None:
-                return value
-        if attribute.startswith(("__", "_repr_", "_ipython_")):
+        if header is not None and attribute in _SIZES and getattr(header, attribute) is not None:
+            return _size(self, attribute)
+        if attribute.startswith(("__", "_repr_", "_ipython_")) or _is_foreign(self, attribute):
             # Whoever asks for these only wants to know what the object can do.
             raise AttributeError(attribute)
-        raise _refusal(self, attribute)
+        raise _unknown(self, attribute, AttributeError)
 
     def __setattr__(self, attribute: str, value: Any) -> None:
         raise _refusal(self, attribute)
@@ -75,9 +102,67 @@ class Stub:
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> NoReturn:
-        found = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Stub)]
+        found = [value for value in (*args, *(kwargs or {}).values()) if is_stub(value)]
         use = getattr(function, "__name__", str(function))
-        raise _refusal(found[0] if found else cls("a value", None, None, None), use)
+        raise _refusal(found[0] if found else Stub("a value", None, None, None), use)
+
+
+def is_stub(value: Any) -> bool:
+    """Whether the variable or attribute that holds `value` holds a stand-in."""
+    return issubclass(type(value), Stub)
+
+
+def _kind_for(header: UnitHeader | None, unsaved: Unsaved | None) -> type[Stub]:
+    if header is None:
+        key = (Stub.__module__, "value (not saved)" if unsaved is not None else "value (not loaded)")
+    else:
+        key = (header.type_module, f"{header.type_name} (not loaded)")
+    kind = _kinds.get(key)
+    if kind is None:
+        if len(_kinds) >= KINDS_MAX:
+            return Stub
+        kind = _kinds[key] = type(key[1], (Stub,), {"__slots__": (), "__module__": key[0], "__doc__": Stub.__doc__})
+    return kind
+
+
+def class_of(stub: Stub) -> type | None:
+    """The class of the value, if it is one that a module here has under its name; loads nothing."""
+    header = header_of(stub)
+    module = sys.modules.get(header.type_module) if header is not None else None
+    known = vars(module).get(header.type_name) if header is not None and module is not None else None
+    return known if issubclass(type(known), type) else None
+
+
+def _is_foreign(stub: Stub, attribute: str) -> bool:
+    """Whether no value of that kind has the attribute: without a dict of its own an object has those of its class."""
+    known = class_of(stub)
+    if known is None or known.__dictoffset__ or hasattr(known, "__getattr__"):
+        return False
+    return not hasattr(known, attribute)
+
+
+def _size(stub: Stub, attribute: str) -> Any:
+    """Shape, dtype or device as the value itself would give it, as far as its library is here."""
+    header = header_of(stub)
+    value = getattr(header, attribute)
+    library = header.type_module.partition(".")[0] if header is not None else ""
+    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
+    if torch is not None and library == "torch":
+        if attribute == "dtype":
+            return getattr(torch, value.removeprefix("torch."), value)
+        return torch.Size(value) if attribute == "shape" else torch.device(value)
+    if numpy is not None and attribute == "dtype":
+        try:
+            return numpy.dtype(value)
+        except TypeError:
+            if not _is_viewing.get():
+                raise _refusal(stub, attribute) from None
+    return value
+
+
+def _unknown(stub: Stub, use: str, as_of_value: type[Exception]) -> Exception:
+    refusal = _refusal(stub, use)
+    return as_of_value(refusal.message) if _is_viewing.get() else refusal
 
 
 def _refusal(stub: Stub, use: str) -> PreconditionFailed:

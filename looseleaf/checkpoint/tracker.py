@@ -20,7 +20,7 @@ from looseleaf.checkpoint.restorer import Restorer
 from looseleaf.checkpoint.saver import commit
 from looseleaf.checkpoint.saving import Saving
 from looseleaf.checkpoint.state_io import StateIO
-from looseleaf.checkpoint.stub import Stub, header_of, unit_id_of
+from looseleaf.checkpoint.stub import header_of, is_stub, unit_id_of
 from looseleaf.errors import NotFound
 from looseleaf.ids import CellId, Epoch, ExecutionId, SessionId, Version
 
@@ -97,7 +97,7 @@ class StateTracker:
         """Ids of live units and payloads that stubs, or units which are not loaded, refer to."""
         live = self.labels.live_ids()
         needed: set[int] = set(self.units_of_inner_stubs)
-        needed.update(unit_id_of(value) or 0 for _, value in self.variables() if type(value) is Stub)
+        needed.update(unit_id_of(value) or 0 for _, value in self.variables() if is_stub(value))
         for unit_id, entry in self.manifest.units.items():
             if unit_id not in live:
                 needed.update(entry.header.refs)
@@ -107,7 +107,7 @@ class StateTracker:
         return needed & live
 
     def _is_stub(self, name: str) -> bool:
-        return type(self.namespace.get(name)) is Stub
+        return is_stub(self.namespace.get(name))
 
     def restore(self, names: Iterable[str], *, imports: Iterable[str] = (), version: int = 0) -> RestoreReport:
         """Makes `names`, and what their code reads by name, live; every other variable of the session gets a stub.
@@ -168,7 +168,7 @@ class StateTracker:
 
     def stub_names(self) -> list[str]:
         """Variables whose value is not loaded here."""
-        return [name for name, value in self.variables() if type(value) is Stub]
+        return [name for name, value in self.variables() if is_stub(value)]
 
     def materialise(self, names: Iterable[str]) -> RestoreReport:
         """Loads those of `names` that are stubs, with what their code reads."""
@@ -179,7 +179,7 @@ class StateTracker:
         if name not in self.namespace:
             raise NotFound("NAME_UNKNOWN", f"there is no variable `{name}`", name=name)
         value = self.namespace[name]
-        if type(value) is Stub:
+        if is_stub(value):
             return header_of(value) or UnitHeader()
         unit_id = self.manifest.roots.get(name)
         saved = self.manifest.units[unit_id].header if unit_id is not None else None

@@ -17,13 +17,14 @@ SCALARS: Final = frozenset({int, float, complex, bool, str, bytes, type(None)})
 
 
 class Graph:
-    """What the walk from some roots finds. Node 0 stands for the session, the others for objects.
+    """What the walk from some roots finds. Node 0 stands for the session, the others for objects. `stubs`: stand-ins.
 
     `forced`: ids of objects that must head a unit whoever refers to them. After `find_heads` nothing can be added.
     """
 
     def __init__(self, edges: Edges, forced: Iterable[int]) -> None:
         self.root_names: dict[int, str] = {}
+        self.stubs = edges.stubs
         self._native = ObjectGraph(
             classify=edges.action, on_bytes=edges.on_bytes, cut=edges.cut, forced=forced,
             bytes_node_min=BYTES_PAYLOAD_MIN,
@@ -75,7 +76,3 @@ class Graph:
     def is_plain(self, head: int) -> bool:
         """Whether the unit of `head` holds builtin values only and refers to no other unit."""
         return self._native.is_plain(head)
-
-    def nodes_of_type(self, kind: type) -> list[int]:
-        """All nodes whose objects are of exactly this type."""
-        return self._native.nodes_of_type(kind)

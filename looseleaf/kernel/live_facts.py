@@ -14,7 +14,7 @@ from looseleaf import devices
 from looseleaf.checkpoint.by_name import is_importable
 from looseleaf.checkpoint.code_names import names_read_by
 from looseleaf.checkpoint.manifest import Manifest
-from looseleaf.checkpoint.stub import Stub
+from looseleaf.checkpoint.stub import is_stub
 from looseleaf.ids import UnitId
 from looseleaf.recipe.name_facts import UNKNOWN_NAME, NameFacts, Payload, facts_of_root
 
@@ -23,7 +23,7 @@ OBJECTS_MAX: Final = 1200
 # Of a large container the first items stand for the rest.
 ITEMS_MAX: Final = 64
 _PLAIN: Final = (bool, int, float, str, type(None))
-_ATOMS: Final = frozenset({bool, int, float, complex, str, bytes, bytearray, type(None), range, type(...), slice, Stub})
+_ATOMS: Final = frozenset({bool, int, float, complex, str, bytes, bytearray, type(None), range, type(...), slice})
 _SEQUENCES: Final = (list, tuple, set, frozenset, deque)
 # What widgets and callbacks hold of the running kernel: behind it lies everything, and nothing of the person's value.
 _OF_THE_KERNEL: Final = frozenset({"ipykernel", "IPython", "comm", "zmq", "tornado"})
@@ -89,13 +89,13 @@ class LiveFacts(Mapping[str, NameFacts]):
     def is_module(self, name: str) -> bool:
         """Whether the variable is a module, told without a look at anything else."""
         value = self._namespace.get(name)
-        if type(value) is Stub:
+        if is_stub(value):
             return self[name].kind == "module"
         return issubclass(type(value), types.ModuleType)
 
     def _look(self, name: str) -> NameFacts:
         value = self._namespace.get(name)
-        if type(value) is Stub:
+        if is_stub(value):
             return self._saved_facts(name) or UNKNOWN_NAME
         if type(value) in _PLAIN:
             return NameFacts(type_name=type(value).__name__, type_module="builtins", flag=value, has_flag=True)
@@ -164,7 +164,7 @@ class _Look:
         self._todo.append(value)
         while self._todo and self.objects_left > 0:
             current = self._todo.popleft()
-            if type(current) in _ATOMS or id(current) in self._seen:
+            if type(current) in _ATOMS or is_stub(current) or id(current) in self._seen:
                 continue
             self._seen.add(id(current))
             self.objects_left -= 1

@@ -14,7 +14,7 @@ from typing import Any
 
 from looseleaf import devices
 from looseleaf.checkpoint.manifest import Manifest
-from looseleaf.checkpoint.stub import Stub, unit_id_of
+from looseleaf.checkpoint.stub import is_stub, unit_id_of
 from looseleaf.checkpoint.tracker import StateTracker
 from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, PreconditionFailed, Unavailable
 from looseleaf.ids import Epoch, SessionId, Version, new_execution_id, new_session_id
@@ -297,7 +297,7 @@ class KernelSession:
         if manifest is None:
             return False
         stubs = ((name, self._namespace.get(name)) for name in names)
-        return any(type(v) is Stub and unit_id_of(v) not in (None, manifest.roots.get(name)) for name, v in stubs)
+        return any(is_stub(v) and unit_id_of(v) not in (None, manifest.roots.get(name)) for name, v in stubs)
 
     def ready_for_cpu(self, recipe: Recipe, source: str) -> None:
         """Brings the stubs that a CPU cell with the text `source` reads into memory.

@@ -15,7 +15,7 @@ from typing import Any, Final
 from looseleaf.checkpoint.history import Change, changes, differ
 from looseleaf.checkpoint.manifest import Manifest, decode_manifest
 from looseleaf.checkpoint.old_version import let_go, load_copies
-from looseleaf.checkpoint.stub import Stub
+from looseleaf.checkpoint.stub import is_stub
 from looseleaf.checkpoint.tracker import StateTracker
 from looseleaf.checkpoint.version_list import ListedVersion, find_version
 from looseleaf.errors import InvalidArgument, LooseLeafError, NotFound, PreconditionFailed
@@ -215,7 +215,7 @@ class TimeTravel:
         """
         tracker = self._session.tracker
         for name in sorted(analyze_cell(source).loads) if tracker is not None else ():
-            if tracker is not None and type(tracker.namespace.get(name)) is Stub:
+            if tracker is not None and is_stub(tracker.namespace.get(name)):
                 try:
                     self._session.load([name])
                 except LooseLeafError as error:

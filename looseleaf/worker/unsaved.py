@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from looseleaf.checkpoint.manifest import Unsaved
-from looseleaf.checkpoint.stub import Stub
+from looseleaf.checkpoint.stub import is_stub
 
 
 def unsaved_rows(
@@ -41,7 +41,7 @@ def _is_over(value: Any) -> bool:
 
 def not_live(names: Iterable[str], namespace: Mapping[str, Any]) -> list[str]:
     """Those of `names` whose value does not live in this process."""
-    return [name for name in names if type(namespace.get(name, Stub)) is Stub or name not in namespace]
+    return [name for name in names if is_stub(namespace.get(name)) or name not in namespace]
 
 
 def stale_note(stale: Iterable[tuple[str, str]]) -> str:

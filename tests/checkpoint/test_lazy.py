@@ -15,7 +15,7 @@ from checkpoint_nursery import MemoryIO
 from hypothesis import strategies as st
 
 from looseleaf.checkpoint.lazy import Budget, lazy_names
-from looseleaf.checkpoint.stub import Stub
+from looseleaf.checkpoint.stub import is_stub
 from looseleaf.checkpoint.tracker import StateTracker
 from looseleaf.units import MIB
 
@@ -102,7 +102,7 @@ def _needed_is_complete(namespace: Names, data: st.DataObject) -> None:
     failed = worker.restore(list(namespace)).failed
     assert {entry.reason for entry in failed} <= {"NOT_COMMITTED"}
     assert {entry.name for entry in failed} <= set(lazy_names(kernel.manifest))
-    there = [name for name in namespace if type(restored[name]) is not Stub]
+    there = [name for name in namespace if not is_stub(restored[name])]
     assert_same_graph({name: namespace[name] for name in there}, {name: restored[name] for name in there})
 
 
@@ -201,7 +201,7 @@ def test_worker_that_changes_a_shared_object_leaves_the_lazy_bytes_alive(kind: s
     live["shared"].append(5)
     worker.save("w")
     del value, shared
-    assert "box" in follow(kernel, io).dropped and type(namespace["box"]) is Stub
+    assert "box" in follow(kernel, io).dropped and is_stub(namespace["box"])
     # Once more without it, then with it.
     kernel.save("y", needed=["shared"])
     assert lazy_names(kernel.manifest) == ["box"]
@@ -286,7 +286,7 @@ def test_warm_worker_gives_up_what_may_have_changed_since() -> None:
     namespace["array"][3] = 7
     kernel.save("y", needed=["seed"])
     worker.advance(io.versions[-1])
-    assert type(live["array"]) is Stub
+    assert is_stub(live["array"])
     worker.save("w")
     follow(kernel, io)
     assert kernel.save("z").lazy_bytes == 0
@@ -335,7 +335,7 @@ def test_older_version_made_the_newest_has_only_bytes_that_are_its_own() -> None
     kernel.save("y", needed=["seed"])
     kernel.check_out(io.versions[0], "z")
     assert [entry.name for entry in kernel.manifest.unsaved] == ["array"]
-    assert type(namespace["array"]) is Stub
+    assert is_stub(namespace["array"])
     assert kernel.materialise(["seed"]).failed == () and namespace["seed"] == [1]
 
 

@@ -150,3 +150,40 @@ restore_all()
 result = check("a.peer is b and b.peer is a and a.bag == {b: 1} and a.lst is lst and lst[0] is a and a.t is t and t[0] is a and t[1] is lst and (b.x, a.y) == (1, 2)")
 """)
     assert result is True
+
+
+def test_merge_name_that_was_deleted_stays_deleted_while_others_are_loaded(process):
+    process("cell('x = [1]; y = [2]; z = [3]'); save()")
+    result = process("""
+restore('x'); cell('del x, z'); restore('y')
+result = [sorted(n for n in driver.namespace if len(n) == 1)]
+save()
+result += [check('y'), list(tracker.manifest.tombstones)]
+""")
+    assert result == [["y"], [2], ["x", "z"]]
+
+
+OBJECTS = """
+import numpy as np
+base = np.array([0, 1, None, "end"], dtype=object)
+part = base[1:]
+base[0] = [part]
+base[1] = base
+turned = np.asfortranarray(np.array([[[1], {}], ["x", None]], dtype=object))
+turned[0, 0].append(turned.T)
+turned.flags.writeable = False
+"""
+
+
+def test_merge_array_of_objects_that_hold_views_of_it_keeps_them(process):
+    # Numpy's own way of unpickling moves the elements of an array that views were taken of already.
+    process(f"cell({OBJECTS!r}); save()")
+    result = process("""
+restore_all()
+cell("part[1] = 'new'")
+result = [check(e) for e in (
+    "base[2:].tolist()", "part[0] is base", "base[0][0] is part", "turned[0, 0][0]", "turned[1, 0]",
+    "turned.flags.f_contiguous", "turned[0, 0][1][1, 0] is turned[0, 1]", "turned.flags.writeable",
+)]
+""")
+    assert result == [["new", "end"], True, True, 1, "x", True, True, False]
