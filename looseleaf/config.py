@@ -102,6 +102,10 @@ class StoreConfig(ServiceConfig):
 
     sessions_max: int = Field(default=10_000, ge=1, description="sessions that may exist")
     versions_kept_max: int = Field(default=20, ge=2, description="newest versions kept, beside the last durable one")
+    versions_kept_s: float = Field(
+        default=0, ge=0, description="how long a version is kept after a newer one took its place; 0: for any time")
+    version_use_s: float = Field(
+        default=600, ge=0, description="how long a version that was read, as by a worker or a checkout, is not dropped")
     manifest_bytes_max: int = Field(default=8 * MIB, ge=MIB, description="largest manifest")
     stored_bytes_max: int = Field(default=256 * GIB, ge=MIB, description="region and unit bytes on the store's disk")
     disk_free_bytes_min: int = Field(default=1 * GIB, ge=0, description="disk that writes must leave free")

@@ -16,7 +16,7 @@ from looseleaf.errors import Corrupt
 from looseleaf.kv import Batch, scan_all
 from looseleaf.services.checkpoint_store.core import keys
 from looseleaf.services.checkpoint_store.core.references import released_by_drops
-from looseleaf.services.checkpoint_store.core.retention import versions_to_drop
+from looseleaf.services.checkpoint_store.core.retention import Retention, versions_to_drop
 from looseleaf.services.checkpoint_store.core.rows import (
     RegionRow,
     SessionRow,
@@ -25,11 +25,13 @@ from looseleaf.services.checkpoint_store.core.rows import (
     decode_number,
     encode_number,
 )
+from looseleaf.services.checkpoint_store.core.version_uses import VersionUses
 from looseleaf.services.checkpoint_store.index import StoreIndex, split_release
 from looseleaf.services.checkpoint_store.region_files import RegionFiles
 from looseleaf.services.checkpoint_store.usage import Usage, blocks_of
 
 SWEEP_PAGE_OBJECTS: Final = 1_024
+DROPS_PER_RUN_MAX: Final = 1_000
 # For so long a repeated DeleteSession is recognised, and a new session of the name begins above the old epoch.
 TOMBSTONE_LIFE_MS: Final = 24 * 3600 * 1000
 
@@ -52,13 +54,17 @@ class _Swept:
 
 
 class Collector:
-    """One run at a time. `keep_last`: versions kept per session; `grace_ms`: life of what was put and never named."""
+    """One run at a time. `retention`, `uses`: which versions stay; `grace_ms`: life of what was put and never named."""
 
-    def __init__(self, index: StoreIndex, files: RegionFiles, usage: Usage, *, keep_last: int, grace_ms: int) -> None:
+    def __init__(
+        self, index: StoreIndex, files: RegionFiles, usage: Usage, *,
+        retention: Retention, uses: VersionUses, grace_ms: int,
+    ) -> None:  # fmt: skip
         self._index = index
         self._files = files
         self._usage = usage
-        self._keep_last = keep_last
+        self._retention = retention
+        self._uses = uses
         self._grace_ms = grace_ms
         self._running = threading.Lock()
         self._stopped = threading.Event()
@@ -78,9 +84,10 @@ class Collector:
             return Collected(dropped, units, regions)
 
     def _apply_retention(self) -> int:
+        """Drops at most DROPS_PER_RUN_MAX versions; after a change of the rule the next runs go on."""
         dropped = 0
         for session_id, _ in list(self._index.sessions()):
-            while not self._stopped.is_set() and self._drop_one_version(session_id):
+            while dropped < DROPS_PER_RUN_MAX and not self._stopped.is_set() and self._drop_one_version(session_id):
                 dropped += 1
         return dropped
 
@@ -96,7 +103,9 @@ class Collector:
             for version, _ in self._index.dropped_executions(session_id):
                 if version <= session.durable_version:
                     batch.delete(keys.version_key(keys.EXECUTION, session_id, version))
-            victims = versions_to_drop([entry.kept for entry in chain], self._keep_last)
+            now = self._index.clock.unix_ms()
+            in_use = self._uses.of(session_id, [entry.version for entry in chain], now)
+            victims = versions_to_drop([entry.kept for entry in chain], self._retention, now, in_use)
             if victims:
                 victim = victims[0]
                 at = next(index for index, entry in enumerate(chain) if entry.version == victim)

@@ -42,7 +42,7 @@ class Chained:
     @property
     def kept(self) -> KeptVersion:
         """What the retention rules look at."""
-        return KeptVersion(self.version, self.row.durable, self.row.execution_id)
+        return KeptVersion(self.version, self.row.durable, self.row.execution_id, self.row.created_unix_ms)
 
 
 class StoreIndex:

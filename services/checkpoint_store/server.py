@@ -45,6 +45,8 @@ def limits_of(config: StoreConfig) -> StoreLimits:
     return StoreLimits(
         sessions_max=config.sessions_max,
         versions_kept_max=config.versions_kept_max,
+        versions_kept_s=config.versions_kept_s,
+        version_use_s=config.version_use_s,
         manifest_bytes_max=config.manifest_bytes_max,
         stored_bytes_max=config.stored_bytes_max,
         disk_free_bytes_min=config.disk_free_bytes_min,

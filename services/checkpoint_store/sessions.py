@@ -11,6 +11,7 @@ from looseleaf.kv import Batch
 from looseleaf.services.checkpoint_store.core import keys
 from looseleaf.services.checkpoint_store.core.references import count_runs
 from looseleaf.services.checkpoint_store.core.rows import SessionRow, TombstoneRow
+from looseleaf.services.checkpoint_store.core.version_uses import VersionUses
 from looseleaf.services.checkpoint_store.index import Chained, StoreIndex
 
 # A list of LIST_MAX sessions, each with the longest title, must fit into one message.
@@ -29,8 +30,9 @@ class FoundManifest:
 class Sessions:
     """At most `sessions_max` sessions."""
 
-    def __init__(self, index: StoreIndex, sessions_max: int) -> None:
+    def __init__(self, index: StoreIndex, sessions_max: int, uses: VersionUses) -> None:
         self._index = index
+        self._uses = uses
         self._sessions_max = sessions_max
         self._count = sum(1 for _ in index.sessions())
 
@@ -66,7 +68,7 @@ class Sessions:
         return row
 
     def manifest(self, session_id: str, version: int, known_version: int) -> FoundManifest:
-        """One version (0: the newest), without its bytes if the caller knows it.
+        """One version (0: the newest), without its bytes if the caller knows it; the caller uses it from now on.
 
         Raises InvalidArgument `ID_MALFORMED`, NotFound `SESSION_UNKNOWN` or `VERSION_UNKNOWN`.
         """
@@ -77,6 +79,7 @@ class Sessions:
             if wanted == 0:
                 return FoundManifest(session, 0, b"")
             self._index.version(session_id, wanted)
+            self._uses.read(session_id, wanted, self._index.clock.unix_ms())
             if wanted == known_version:
                 return FoundManifest(session, wanted, b"")
             data = self._index.kv.get(keys.version_key(keys.MANIFEST, session_id, wanted))

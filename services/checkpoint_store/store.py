@@ -10,7 +10,9 @@ from looseleaf.kv import KvBackend, open_kv, scan_all
 from looseleaf.services.checkpoint_store.collector import Collector
 from looseleaf.services.checkpoint_store.commits import Commits
 from looseleaf.services.checkpoint_store.core import keys
+from looseleaf.services.checkpoint_store.core.retention import Retention
 from looseleaf.services.checkpoint_store.core.rows import RegionRow, UnitRow
+from looseleaf.services.checkpoint_store.core.version_uses import VersionUses
 from looseleaf.services.checkpoint_store.disk import Disk
 from looseleaf.services.checkpoint_store.hosts import Hosts
 from looseleaf.services.checkpoint_store.index import StoreIndex
@@ -28,6 +30,8 @@ class StoreLimits:
 
     sessions_max: int = 10_000
     versions_kept_max: int = 20
+    versions_kept_s: float = 0.0
+    version_use_s: float = 0.0
     manifest_bytes_max: int = 8 * MIB
     stored_bytes_max: int = 256 * GIB
     disk_free_bytes_min: int = 0
@@ -44,14 +48,16 @@ class Store:
         slots, used_bytes = _what_is_stored(kv)
         self.usage = Usage(folder, limits.stored_bytes_max, limits.disk_free_bytes_min, used_bytes)
         self.files = RegionFiles(folder / "regions", slots, disk)
-        self.sessions = Sessions(self.index, limits.sessions_max)
+        uses = VersionUses(int(limits.version_use_s * 1000), clock.unix_ms())
+        self.sessions = Sessions(self.index, limits.sessions_max, uses)
         self.units = Units(self.index, self.usage)
         self.regions = Regions(self.index, self.files, self.usage)
         self.commits = Commits(self.index, limits.manifest_bytes_max)
         self.hosts = Hosts(self.index)
         self.collector = Collector(
             self.index, self.files, self.usage,
-            keep_last=limits.versions_kept_max, grace_ms=int(limits.orphan_grace_s * 1000),
+            retention=Retention(limits.versions_kept_max, int(limits.versions_kept_s * 1000)), uses=uses,
+            grace_ms=int(limits.orphan_grace_s * 1000),
         )  # fmt: skip
         self._kv = kv
 

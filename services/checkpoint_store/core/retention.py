@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,16 +14,34 @@ class KeptVersion:
     version: int
     durable: bool
     execution_id: str
+    created_unix_ms: int = 0
 
 
-def versions_to_drop(kept: Sequence[KeptVersion], keep_last: int) -> tuple[int, ...]:
-    """The versions that retention drops, ascending: all but the last `keep_last` (>= 1) and the last durable one.
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """How many versions of a session stay (>= 1); how long each stays once a newer one took its place (0: for ever)."""
 
-    The newest version is the session's head and always stays. `kept` is ascending.
+    keep_last: int
+    keep_ms: int = 0
+
+
+def versions_to_drop(
+    kept: Sequence[KeptVersion], rule: Retention, now_unix_ms: int = 0, in_use: Collection[int] = ()
+) -> tuple[int, ...]:
+    """The versions that retention drops, ascending: those beyond the last `keep_last`, and those of an age.
+
+    The newest version, which is the session's head, the last durable one and those `in_use` always stay. The age counts
+    from the next kept version on: what was the state for days can be gone back to when it has changed. `kept` is
+    ascending.
     """
-    old = kept[: max(0, len(kept) - keep_last)]
     last_durable = max((entry.version for entry in kept if entry.durable), default=0)
-    return tuple(entry.version for entry in old if entry.version != last_durable)
+    beyond = len(kept) - rule.keep_last
+    drops = []
+    for index, (entry, later) in enumerate(pairwise(kept)):
+        is_old = rule.keep_ms > 0 and now_unix_ms - later.created_unix_ms >= rule.keep_ms
+        if (index < beyond or is_old) and entry.version != last_durable and entry.version not in in_use:
+            drops.append(entry.version)
+    return tuple(drops)
 
 
 @dataclass(frozen=True, slots=True)

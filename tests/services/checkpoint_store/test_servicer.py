@@ -190,7 +190,7 @@ async def test_lost_host_names_sessions_and_executions(client: StoreClient) -> N
 
 
 async def test_collector_counts_what_it_freed(make_server: MakeServer) -> None:
-    async with make_server(versions_kept_max=2, orphan_grace_s=0).client() as client:
+    async with make_server(versions_kept_max=2, version_use_s=0, orphan_grace_s=0).client() as client:
         for number in range(4):
             await save(client, make_state(units=[f"{number}"], regions=[f"{number}"]), number, f"x{number}")
         freed = await client.collect_garbage()

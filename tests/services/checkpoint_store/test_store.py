@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from looseleaf.clock import ManualClock
 from looseleaf.dirty_tracker import hash128
 from looseleaf.errors import CapacityExceeded, Conflict, InvalidArgument, NotFound, PreconditionFailed, Unavailable
+from looseleaf.services.checkpoint_store import collector
 from looseleaf.services.checkpoint_store.core.references import VersionRefs
 from looseleaf.services.checkpoint_store.regions import Region
 from looseleaf.services.checkpoint_store.sessions import TITLE_CHARS_MAX
@@ -251,6 +253,44 @@ def test_forgetting_single_regions_of_a_durable_version_loses_nothing(store: Sto
     assert row is not None
     assert row.hosts == ()
     assert row.slot is not None
+    assert_sound(store)
+
+
+def test_versions_go_by_age_but_not_while_somebody_uses_them(tmp_path: Path, clock: ManualClock) -> None:
+    limits = StoreLimits(versions_kept_max=9, versions_kept_s=1_000, version_use_s=100, orphan_grace_s=0)
+    store = open_store(tmp_path, limits, kind="memory", clock=clock)
+    saver = Saver(store)
+    for name in "abc":
+        saver.save(make_state(units=[name], regions=[name]))
+        clock.advance(500)
+    # Version 1 was replaced 1,000 s ago.
+    store.sessions.manifest("s1", 1, 0)
+    assert store.collector.collect().versions_dropped == 0
+    clock.advance(100)
+    freed = store.collector.collect()
+    assert (freed.versions_dropped, freed.units_deleted, freed.regions_deleted) == (1, 1, 1)
+    assert [entry.version for entry in store.sessions.versions("s1", 9)] == [3, 2]
+    assert_sound(store)
+    store.close()
+    store = open_store(tmp_path / "new", limits, kind="memory", clock=clock)
+    # Who read what before a start is not known: nothing goes for a while.
+    saver = Saver(store)
+    saver.save(make_state(units=["a"]))
+    saver.save(make_state(units=["b"]))
+    store.collector._retention = replace(store.collector._retention, keep_last=1)
+    assert store.collector.collect().versions_dropped == 0
+    clock.advance(100)
+    assert store.collector.collect().versions_dropped == 1
+    store.close()
+
+
+def test_one_run_drops_a_bounded_number_of_versions(
+    store: Store, saver: Saver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(8):
+        saver.save(make_state(units=[str(number)]))
+    monkeypatch.setattr(collector, "DROPS_PER_RUN_MAX", 2)
+    assert [store.collector.collect().versions_dropped for _ in range(4)] == [2, 2, 1, 0]
     assert_sound(store)
 
 

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from looseleaf.services.checkpoint_store.core.retention import (
     Fallback,
     KeptVersion,
+    Retention,
     plan_fallback,
     versions_to_drop,
 )
@@ -16,24 +19,55 @@ def kept(text: str) -> list[KeptVersion]:
     return [KeptVersion(int(word.rstrip("d")), word.endswith("d"), f"x{word.rstrip('d')}") for word in text.split()]
 
 
-def test_retention_keeps_newest_and_last_durable() -> None:
-    assert versions_to_drop(kept("1d 2d 3 4 5 6"), 2) == (1, 3, 4)
-    assert versions_to_drop(kept("1 2 3"), 3) == ()
-    assert versions_to_drop(kept("1d 2 3 4d"), 1) == (1, 2, 3)
-    assert versions_to_drop([], 1) == ()
+def test_retention_keeps_newest_last_durable_and_used() -> None:
+    assert versions_to_drop(kept("1d 2d 3 4 5 6"), Retention(2)) == (1, 3, 4)
+    assert versions_to_drop(kept("1d 2d 3 4 5 6"), Retention(2), in_use={3, 9}) == (1, 4)
+    assert versions_to_drop(kept("1 2 3"), Retention(3)) == ()
+    assert versions_to_drop(kept("1d 2 3 4d"), Retention(1)) == (1, 2, 3)
+    assert versions_to_drop([], Retention(1)) == ()
 
 
-VERSIONS = st.lists(st.tuples(st.integers(1, 30), st.booleans()), unique_by=lambda item: item[0], max_size=12)
+def test_retention_age_counts_from_the_next_version_on() -> None:
+    made = [KeptVersion(number, False, "x", at_ms) for number, at_ms in ((1, 0), (2, 100), (3, 900), (4, 950))]
+    assert versions_to_drop(made, Retention(9, keep_ms=500), 599) == ()
+    assert versions_to_drop(made, Retention(9, keep_ms=500), 600) == (1,)
+    assert versions_to_drop(made, Retention(9, keep_ms=500), 1_400) == (1, 2)
+    # The state of today stays for ever.
+    assert versions_to_drop(made, Retention(9, keep_ms=500), 10**9) == (1, 2, 3)
 
 
-@given(versions=VERSIONS, keep_last=st.integers(1, 5))
-def test_retention_never_drops_head_or_last_durable(versions: list[tuple[int, bool]], keep_last: int) -> None:
-    chain = [KeptVersion(version, durable, "x") for version, durable in sorted(versions)]
-    drops = versions_to_drop(chain, keep_last)
+@st.composite
+def chains(draw: st.DrawFn) -> list[KeptVersion]:
+    numbers = sorted(draw(st.sets(st.integers(1, 30), max_size=12)))
+    times = sorted(draw(st.lists(st.integers(0, 100), min_size=len(numbers), max_size=len(numbers))))
+    return [KeptVersion(n, draw(st.booleans()), "x", at_ms) for n, at_ms in zip(numbers, times, strict=True)]
+
+
+RULES = st.builds(Retention, st.integers(1, 5), st.integers(0, 60))
+
+
+@given(chain=chains(), rule=RULES, now=st.integers(0, 200), in_use=st.sets(st.integers(1, 30)))
+def test_retention_keeps_what_it_promises_and_no_more(
+    chain: list[KeptVersion], rule: Retention, now: int, in_use: set[int]
+) -> None:
+    drops = versions_to_drop(chain, rule, now, in_use)
     left = [entry for entry in chain if entry.version not in drops]
-    assert len(left) <= keep_last + 1
-    assert left[-keep_last:] == chain[-keep_last:]
+    assert list(drops) == sorted(drops) and len(left) + len(drops) == len(chain)
+    assert left[-1:] == chain[-1:] and not in_use.intersection(drops)
     assert [e.version for e in left if e.durable][-1:] == [e.version for e in chain if e.durable][-1:]
+    assert len(left) <= rule.keep_last + 1 + len(in_use)
+    if not rule.keep_ms:
+        assert left[-rule.keep_last :] == chain[-rule.keep_last :]
+    # A dropped one was beyond the number or had its time; nothing else is dropped by the next run.
+    for entry, later in pairwise(chain):
+        beyond = entry.version < chain[-rule.keep_last :][0].version
+        assert entry.version not in drops or beyond or now - later.created_unix_ms >= rule.keep_ms > 0
+    assert versions_to_drop(left, rule, now, in_use) == ()
+
+
+@given(chain=chains(), rule=RULES, now=st.integers(0, 200), later=st.integers(0, 200))
+def test_retention_drops_ever_more_with_time(chain: list[KeptVersion], rule: Retention, now: int, later: int) -> None:
+    assert set(versions_to_drop(chain, rule, now)) <= set(versions_to_drop(chain, rule, now + later))
 
 
 def test_fallback_of_lost_head_names_every_execution_above_the_new_head() -> None:
