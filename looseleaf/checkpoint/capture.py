@@ -138,6 +138,7 @@ class _Round:
         self._base = base
         self._places = known_places(labels.bundles())
         self._unit_in_work: tuple[UnitId, int] = (UnitId(0), 0)
+        self._walks: list[Edges] = []
         self.keep: list[Any] = []
 
     def run(
@@ -145,7 +146,9 @@ class _Round:
         held_memory: list[LoadedMemory | bytes | bytearray], cuts: set[int],
     ) -> Captured:  # fmt: skip
         memory = MemoryMap(self._label_late)
-        graph = Graph(_edges(self._namespace, memory), {*cuts, *self._places, *self._labels.live_addresses()})
+        edges = _edges(self._namespace, memory)
+        self._walks.append(edges)
+        graph = Graph(edges, {*cuts, *self._places, *self._labels.live_addresses()})
         found = Captured(graph)
         atoms = {name for name, value in roots if graph.add_root(name, value) == 0}
         for unit_id, value in held:
@@ -206,6 +209,9 @@ class _Round:
 
     def end(self) -> None:
         """Lets go of what refers back to it: memory that a person deletes must not wait for the cyclic collector."""
+        for edges in self._walks:
+            edges.end()
+        self._walks.clear()
         self.keep.clear()
         del self._scope
 

@@ -96,6 +96,10 @@ class Edges:
                 found = REFERENTS
         return found if type(found) is int else _unfailing(found)
 
+    def end(self) -> None:
+        """The walk is over: lets go of itself, so that what it met need not wait for the cyclic collector."""
+        self._actions.clear()
+
     def _singletons_of(self, kind: type) -> dict[int, str]:
         """Instances that are attributes of their class's own module, by id."""
         names = self._singletons.get(kind)
