@@ -9,14 +9,12 @@ import warnings
 from looseleaf.recipe.facts import SOURCE_CHARS_MAX, CellFacts, Read, source_hash
 from looseleaf.recipe.magics import INSTALLERS
 from looseleaf.recipe.transform import Transformed, python_of, transform
+from looseleaf.recipe.tree import UNPARSEABLE
 from looseleaf.recipe.unfold import unfold
 from looseleaf.recipe.visitor import CellVisitor
 
 # Texts whose facts are kept: a few notebooks' worth.
 FACTS_CACHE_CELLS_MAX = 2048
-
-# Parsing, symbol tables and our own recursion answer unusual texts with any of these.
-UNPARSEABLE = (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError)
 
 
 def analyze_cell(source: str, *, future_annotations: bool = False) -> CellFacts:
@@ -25,6 +23,11 @@ def analyze_cell(source: str, *, future_annotations: bool = False) -> CellFacts:
     `future_annotations`: an earlier cell said `from __future__ import annotations`, which IPython keeps on.
     """
     return _analyze(source, future_annotations)
+
+
+def forget_facts() -> None:
+    """The next analysis of any text begins anew."""
+    _analyze.cache_clear()
 
 
 @functools.lru_cache(maxsize=FACTS_CACHE_CELLS_MAX)
@@ -60,17 +63,10 @@ def _without_body(moved: Transformed) -> Transformed:
     )
 
 
-def parse(python: str) -> ast.Module:
-    """`ast.parse` without the warnings that the text itself earns; they are the run's to give. Raises as it does."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return ast.parse(python)
-
-
 def _visited(digest: str, moved: Transformed, future_annotations: bool) -> CellFacts:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        tree = ast.parse(moved.python)
+        tree = moved.tree or ast.parse(moved.python)
         visitor = CellVisitor(moved.python, future_annotations=future_annotations)
         for expression in moved.reads:
             visitor.nested(expression, isolated=True)

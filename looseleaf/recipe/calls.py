@@ -15,7 +15,7 @@ from looseleaf.recipe.families import family_of
 from looseleaf.recipe.follow import Arguments
 from looseleaf.recipe.magics import magic_call
 from looseleaf.recipe.methods import MethodRules, call_label, last_word
-from looseleaf.recipe.values import UNKNOWN, Value, chooses_gpu, holds_gpu_choice, is_gpu_name, join, known
+from looseleaf.recipe.values import UNKNOWN, Value, chooses_gpu, holds_gpu_choice, is_gpu_name, join, known, made_of
 
 _BUILTINS: Final = frozenset(dir(builtins))
 # Builtins and packages whose result holds what they are given.
@@ -133,7 +133,7 @@ class CallRules(MethodRules):
     def callee(self, node: ast.Call, callee: Value, given: Arguments) -> Value:
         if callee.armed:
             self.cue(f"`{call_label(node)}` runs on the GPU", 0.85)
-            return Value(resident=True)
+            return made_of(True)
         if callee.codes:
             results = [self.call_code(code, given) for code in callee.codes]
             result = results[0]
@@ -183,13 +183,13 @@ class CallRules(MethodRules):
         loaded = self.loads(node) if path in _LOADS and not _says_where(given) else ""
         if loaded:
             self.cue(f"`{call_label(node)}` {loaded}", 0.6)
-            return Value(resident=True)
+            return made_of(True)
         if self._unknown_device(node, given):
             self.cue(f"`{call_label(node)}` is given a device", 0.6)
-            return Value(resident=True)
+            return made_of(True)
         if self.default_gpu and _MAKES_TENSORS.match(path):
             self.cue(f"`{call_label(node)}` makes tensors on the default device", 0.9)
-            return Value(resident=True)
+            return made_of(True)
         return self._plain_library(node, path, given)
 
     def _plain_library(self, node: ast.Call, path: str, given: Arguments) -> Value:

@@ -15,6 +15,7 @@ from looseleaf.recipe.calls import CallRules
 from looseleaf.recipe.cues import is_host_attr
 from looseleaf.recipe.dynamic import root_name
 from looseleaf.recipe.shell import shell_use
+from looseleaf.recipe.tree import Handlers
 from looseleaf.recipe.values import UNKNOWN, Value, chooses_gpu, is_gpu_name, join, known
 
 Lookup = Callable[[str], Value]
@@ -184,9 +185,9 @@ class DeviceWalk(CallRules):
 
     def body(self, statements: Sequence[ast.stmt]) -> None:
         for statement in statements:
-            method = getattr(self, f"do_{type(statement).__name__}", None)
+            method = _DO[type(statement)]
             if method is not None:
-                method(statement)
+                method(self, statement)
             else:
                 self.children(statement)
 
@@ -377,3 +378,6 @@ def _places(place: ast.expr | None, walk: DeviceWalk) -> list[str]:
     value = walk.eval(place)
     known_path = [value.flag] if value.known and isinstance(value.flag, str) else []
     return [*known_path, f"={ast.unparse(place)}"] if not isinstance(place, ast.Constant) else known_path
+
+
+_DO = Handlers(DeviceWalk, "do_")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from typing import Literal
+from typing import Final, Literal
 
 from looseleaf.errors import InvalidArgument
 from looseleaf.recipe.dynamic import (
@@ -31,6 +31,7 @@ from looseleaf.recipe.magics import (
     without_options,
 )
 from looseleaf.recipe.scopes import CodeNode, ScopeTable
+from looseleaf.recipe.tree import nodes_of
 
 _CALLABLE_METHODS_THAT_CHANGE = frozenset(
     [
@@ -98,6 +99,7 @@ class ExpressionVisitor(ast.NodeVisitor):
         self.scopes: list[Scope] = []
         self.guard = 0
         self.sure: set[str] = set()
+        self._frozen: frozenset[str] = frozenset()
         self.reads: dict[tuple[str, frozenset[str]], None] = {}
         self.loads: set[str] = set()
         self.bindings: list[Binding] = []
@@ -127,7 +129,9 @@ class ExpressionVisitor(ast.NodeVisitor):
 
     def _read(self, name: str) -> None:
         if name not in self.sure:
-            self.reads.setdefault((name, frozenset(self.sure)), None)
+            if self._frozen != self.sure:
+                self._frozen = frozenset(self.sure)
+            self.reads.setdefault((name, self._frozen), None)
 
     def _read_through(self, codes: tuple[CodeFacts, ...], seen: set[str]) -> None:
         """Code of this very cell may run from here on: what it reaches is looked up in the session as it then is."""
@@ -215,7 +219,7 @@ class ExpressionVisitor(ast.NodeVisitor):
 
     def _comprehension(self, generators: list[ast.comprehension], results: list[ast.expr]) -> None:
         self.visit(generators[0].iter)
-        own = {n.id for g in generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+        own = {n.id for g in generators for n in nodes_of(g.target) if isinstance(n, ast.Name)}
         self.scopes.append(Scope("comprehension", own))
         for index, generator in enumerate(generators):
             if index:
@@ -341,14 +345,16 @@ class ExpressionVisitor(ast.NodeVisitor):
 def code_facts(node: CodeNode, table: ScopeTable) -> CodeFacts:
     """Facts of a function, class or lambda."""
     reached = table.globals_of(node)
-    inside = list(ast.walk(node))
+    inside = nodes_of(node)
     reads = set(reached.reads)
     dynamic = ""
     for part in inside:
+        if not isinstance(part, _TELLING):
+            continue
         key = namespace_key(part)
         if key is not None:
             reads.add(key)
-        elif not dynamic and not isinstance(part, (ast.Import, ast.ImportFrom)):
+        elif not dynamic:
             dynamic = dynamic_reason(part, in_code=True)
             if dynamic == "globals()" and _keys_only(inside):
                 dynamic = ""
@@ -371,6 +377,10 @@ def code_facts(node: CodeNode, table: ScopeTable) -> CodeFacts:
     )
 
 
+# The nodes by which code reaches names that it does not spell out.
+_TELLING: Final = (ast.Call, ast.Attribute, ast.Subscript, ast.Compare)
+
+
 def _keys_only(nodes: list[ast.AST]) -> bool:
     """Every `globals()` among `nodes` stands where `namespace_key` understands it."""
     calls = sum(isinstance(n, ast.Call) and dotted(n.func) == "globals" for n in nodes)
@@ -391,7 +401,7 @@ def _texts_in(call: ast.Call) -> Iterator[str]:
             tree = ast.parse(text.strip())
         except (SyntaxError, ValueError):
             continue
-        yield from (n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
+        yield from (n.id for n in nodes_of(tree) if isinstance(n, ast.Name))
 
 
 def _held_names(node: CodeNode) -> set[str]:
@@ -408,5 +418,4 @@ def _held_names(node: CodeNode) -> set[str]:
         parts += [*node.args.defaults, *(d for d in node.args.kw_defaults if d is not None)]
         if not isinstance(node, ast.Lambda):
             parts += node.decorator_list
-    names = {n.id for part in parts for n in ast.walk(part) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
-    return names
+    return {n.id for part in parts for n in nodes_of(part) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}

@@ -6,10 +6,11 @@ import ast
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 from looseleaf.recipe.cues import is_device_tensor_type, is_host_attr
-from looseleaf.recipe.values import UNKNOWN, Value, join, known
+from looseleaf.recipe.tree import Handlers
+from looseleaf.recipe.values import UNKNOWN, Value, join, known, made_of
 
 # Longer texts and containers are not computed: flags are short.
 FLAG_ITEMS_MAX: Final = 256
@@ -26,6 +27,11 @@ class StaticFlags(ABC):
     """The part of the device walk that evaluates expressions other than calls."""
 
     computes: bool
+    _on: ClassVar[Handlers]
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._on = Handlers(cls, "on_")
 
     @abstractmethod
     def load(self, name: str) -> Value:
@@ -63,10 +69,8 @@ class StaticFlags(ABC):
         """What is known of `node`'s value; follows everything in it that may use the GPU."""
         if not self.spend():
             return UNKNOWN
-        method = getattr(self, f"on_{type(node).__name__}", None)
-        if method is not None:
-            return method(node)  # type: ignore[no-any-return]
-        return self.mixed(node)
+        method = self._on[type(node)]
+        return self.mixed(node) if method is None else method(self, node)
 
     def mixed(self, node: ast.AST) -> Value:
         """A value made of its parts: resident if one of them is."""
@@ -76,7 +80,7 @@ class StaticFlags(ABC):
                 resident = self.eval(child).resident or resident
             elif isinstance(child, (ast.keyword, ast.FormattedValue)):
                 resident = self.eval(child.value).resident or resident
-        return Value(resident=resident)
+        return made_of(resident)
 
     def on_Constant(self, node: ast.Constant) -> Value:
         value = node.value
@@ -139,7 +143,7 @@ class StaticFlags(ABC):
             return known(not value.flag)
         if value.known and isinstance(node.op, ast.USub) and isinstance(value.flag, (int, float)):
             return known(-value.flag)
-        return Value(resident=value.resident)
+        return made_of(value.resident)
 
     def on_BinOp(self, node: ast.BinOp) -> Value:
         left, right = self.eval(node.left), self.eval(node.right)
@@ -155,7 +159,7 @@ class StaticFlags(ABC):
         ):
             text = left.flag + right.flag
             return known(text) if len(text) <= FLAG_CHARS_MAX else UNKNOWN
-        return Value(resident=left.resident or right.resident)
+        return made_of(left.resident or right.resident)
 
     def on_Compare(self, node: ast.Compare) -> Value:
         values = [self.eval(node.left), *(self.eval(c) for c in node.comparators)]
@@ -168,7 +172,7 @@ class StaticFlags(ABC):
             # Of a dictionary some entries are known, seldom all.
             partly = isinstance(values[1].flag, dict) and isinstance(node.ops[0], (ast.In, ast.NotIn))
             return UNKNOWN if partly and result == isinstance(node.ops[0], ast.NotIn) else known(result)
-        return Value(resident=any(v.resident for v in values))
+        return made_of(any(v.resident for v in values))
 
     def on_IfExp(self, node: ast.IfExp) -> Value:
         test = self.eval(node.test)
@@ -209,7 +213,7 @@ class StaticFlags(ABC):
         if all(v.known for v in values) and len(values) <= FLAG_ITEMS_MAX:
             flags = [v.flag for v in values]
             return known(flags if isinstance(node, ast.List) else tuple(flags))
-        return Value(resident=any(v.resident for v in values), armed=any(v.armed for v in values))
+        return made_of(any(v.resident for v in values), armed=any(v.armed for v in values))
 
     def on_Tuple(self, node: ast.Tuple) -> Value:
         return self.on_List(node)
@@ -243,7 +247,7 @@ class StaticFlags(ABC):
                 self.eval(condition)
         values = [self.eval(result) for result in results]
         self.leave()
-        return Value(resident=any(v.resident for v in values), armed=any(v.armed for v in values))
+        return made_of(any(v.resident for v in values), armed=any(v.armed for v in values))
 
 
 def _reads_loss(node: ast.Subscript) -> bool:

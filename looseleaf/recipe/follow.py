@@ -14,7 +14,7 @@ from looseleaf.recipe.facts import CodeFacts
 from looseleaf.recipe.families import family_of
 from looseleaf.recipe.flags import StaticFlags
 from looseleaf.recipe.scopes import CodeNode
-from looseleaf.recipe.values import UNKNOWN, Value, join
+from looseleaf.recipe.values import UNKNOWN, Value, join, made_of
 
 # Calls of session code within calls that are followed.
 CALL_DEPTH_MAX: Final = 8
@@ -97,7 +97,7 @@ class CodeFollower(StaticFlags):
 
     def on_Yield(self, node: ast.Yield | ast.YieldFrom) -> Value:
         if node.value is not None:
-            self.returns(Value(resident=self.eval(node.value).resident))
+            self.returns(made_of(self.eval(node.value).resident))
         return UNKNOWN
 
     on_YieldFrom = on_Yield
@@ -127,11 +127,11 @@ class CodeFollower(StaticFlags):
         """Follows `code` with its arguments; recursion and depth end the walk, not the analysis."""
         node = code.node
         if len(self.active) >= CALL_DEPTH_MAX or any(c.node is node for c in self.active) or not self.spend():
-            return Value(resident=given.resident)
+            return made_of(given.resident)
         if isinstance(node, ast.ClassDef):
             return self._instance(code, given)
         if not isinstance(node, _Function):
-            return Value(resident=given.resident)
+            return made_of(given.resident)
         result, _ = self._follow(code, node, given, self_value)
         return result
 
@@ -235,7 +235,7 @@ class CodeFollower(StaticFlags):
                 if name and first is receiver and after.cls and name in self.frames[-1]:
                     self.frames[-1][name] = after
                 return replace(result, resident=result.resident or (receiver.resident and attr != "__init__"))
-        return Value(resident=receiver.resident or given.resident)
+        return made_of(receiver.resident or given.resident)
 
 
 def is_decorated(node: ast.FunctionDef | ast.AsyncFunctionDef, decorator: str) -> bool:

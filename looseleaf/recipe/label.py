@@ -6,12 +6,12 @@ import ast
 from dataclasses import dataclass
 from enum import StrEnum
 
-from looseleaf.recipe.analyze import UNPARSEABLE
 from looseleaf.recipe.cues import READING_CALLS, READING_METHODS, SAME_VALUE_METHODS, is_host_attr
 from looseleaf.recipe.device_walk import DeviceWalk
 from looseleaf.recipe.facts import CellFacts
 from looseleaf.recipe.graph import Closure
 from looseleaf.recipe.session_view import SessionView
+from looseleaf.recipe.tree import UNPARSEABLE, nodes_of
 from looseleaf.recipe.values import Value
 from looseleaf.units import MIB, format_bytes
 
@@ -157,11 +157,11 @@ def only_reads(tree: ast.Module, names: frozenset[str]) -> bool:
     `x.detach()` is no reading by itself: its result is as much on the device.
     """
     allowed: set[int] = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         for used in map(_same_value, _read_at(node)):
             if isinstance(used, ast.Name):
                 allowed.add(id(used))
-    uses = [n for n in ast.walk(tree) if isinstance(n, ast.Name) and n.id in names]
+    uses = [n for n in nodes_of(tree) if isinstance(n, ast.Name) and n.id in names]
     return all(isinstance(n.ctx, ast.Load) and id(n) in allowed for n in uses)
 
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from looseleaf.errors import PreconditionFailed
-from looseleaf.recipe.analyze import UNPARSEABLE, analyze_cell
+from looseleaf.recipe.analyze import analyze_cell
 from looseleaf.recipe.device_walk import Background, DeviceWalk
 from looseleaf.recipe.facts import Binding, BindingKind, CellFacts, CodeFacts
 from looseleaf.recipe.history_line import FORGET_ALL
 from looseleaf.recipe.provenance import held_names, made_in, names_in
+from looseleaf.recipe.tree import UNPARSEABLE
 from looseleaf.recipe.values import UNKNOWN, Value, join
 
 # Names whose definitions are kept; more are forgotten oldest first, which costs precision, never a failure.

@@ -12,7 +12,7 @@ from looseleaf.recipe.cues import HOST_METHODS, is_device_word
 from looseleaf.recipe.dynamic import dotted, root_name
 from looseleaf.recipe.families import QUIET_METHODS, REPORTING_METHODS, STORING_METHODS, host_result
 from looseleaf.recipe.follow import Arguments, CodeFollower, is_decorated
-from looseleaf.recipe.values import UNKNOWN, Value, chooses_gpu, is_gpu_name
+from looseleaf.recipe.values import UNKNOWN, Value, chooses_gpu, is_gpu_name, made_of
 
 # A call's name in a reason.
 LABEL_CHARS_MAX: Final = 40
@@ -81,7 +81,7 @@ class MethodRules(CodeFollower):
         for key, value in given.kwargs.items():
             if value.known and chooses_gpu(key, value.flag):
                 self.cue(f"`{call_label(node)}` is told to use `{key}={value.flag!r}`", 0.85)
-                return Value(resident=True)
+                return made_of(True)
         if host_result(receiver.family, attr):
             return UNKNOWN
         if not receiver.resident and attr in REPORTING_METHODS:

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from looseleaf.recipe.analyze import analyze_cell
 from looseleaf.recipe.facts import SOURCE_CHARS_MAX, CellFacts, Read
+from looseleaf.recipe.tree import UNPARSEABLE, parse
 
 # Prefixes that are tried, last line first; a mistake further up is left to the token scan.
 PREFIX_TRIES_MAX = 24
@@ -25,6 +26,8 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+# A line magic or shell line at a statement's place, near enough to look for mistakes elsewhere.
+_MAGIC_LINE = re.compile(r"(%%?|!)[A-Za-z_!]")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NAME = re.compile(r"(?<![.\w])[^\W\d]\w*")
 _MODULE = r"[\w.]+(?:\s+as\s+\w+)?"
@@ -56,12 +59,29 @@ def imported_in(source: str) -> frozenset[str]:
 def longest_prefix(source: str, *, future_annotations: bool = False) -> CellFacts | None:
     """Facts of the longest prefix of whole lines that parses, None if no tried one does."""
     lines = source[:SOURCE_CHARS_MAX].splitlines(keepends=True)
-    for tries, end in enumerate(range(len(lines) - 1, 0, -1)):
-        if tries >= PREFIX_TRIES_MAX:
+    probe = ["pass\n" if _MAGIC_LINE.match(line) else line for line in lines]
+    end = len(lines) - 1
+    for _ in range(PREFIX_TRIES_MAX):
+        if end <= 0:
             return None
-        facts = analyze_cell("".join(lines[:end]), future_annotations=future_annotations)
-        if facts.parsed:
-            return facts
+        wrong = _wrong_line("".join(probe[:end]))
+        if wrong is None:
+            facts = analyze_cell("".join(lines[:end]), future_annotations=future_annotations)
+            if facts.parsed:
+                return facts
+        # No longer prefix than up to the mistake can parse.
+        end = min(end, wrong or end) - 1
+    return None
+
+
+def _wrong_line(python: str) -> int | None:
+    """The line of the first mistake, from 1; 0 if Python names none, None if there is no mistake."""
+    try:
+        parse(python)
+    except SyntaxError as error:
+        return error.lineno or 0
+    except UNPARSEABLE:
+        return 0
     return None
 
 

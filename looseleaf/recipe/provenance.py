@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from typing import Final, Protocol
 
+from looseleaf.recipe.tree import nodes_of
+
 # Methods whose receiver keeps what it is given.
 _KEEPING_METHODS: Final = frozenset(
     {
@@ -71,7 +73,7 @@ def _held(node: ast.expr | None, origins: Origins) -> Iterator[ast.expr]:
         if isinstance(owner, ast.Call) or (isinstance(owner, ast.Name) and origins.has_method(owner.id, node.attr)):
             yield from _held(owner, origins)
     elif isinstance(node, (ast.ListComp, ast.SetComp, ast.GeneratorExp)):
-        own = {n.id for g in node.generators for n in ast.walk(g.target) if isinstance(n, ast.Name)}
+        own = {n.id for g in node.generators for n in nodes_of(g.target) if isinstance(n, ast.Name)}
         for part in (node.elt, *(g.iter for g in node.generators)):
             yield from (n for n in _held(part, origins) if not isinstance(n, ast.Name) or n.id not in own)
     elif isinstance(node, (ast.Subscript, ast.Starred, ast.Await, ast.NamedExpr)):
@@ -108,7 +110,7 @@ def made_in(name: str, node: ast.AST, origins: Origins) -> frozenset[str]:
     if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return frozenset()
     made: set[str] = set()
-    for part in ast.walk(node):
+    for part in nodes_of(node):
         if part is not node and isinstance(part, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             made.add(name)
         elif isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
@@ -122,4 +124,4 @@ def names_in(expr: ast.expr | None) -> frozenset[str]:
     """Every name loaded in `expr`."""
     if expr is None:
         return frozenset()
-    return frozenset(n.id for n in ast.walk(expr) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))
+    return frozenset(n.id for n in nodes_of(expr) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load))

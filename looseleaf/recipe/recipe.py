@@ -174,7 +174,7 @@ def analyze(
         gpu_count=facts.gpu_count,
         closure_bytes=closure_bytes,
         device_bytes=device_bytes,
-        live_names=sum(not view.is_import(name) for name in view.live),
+        live_names=view.count_state(),
     )
     state = tuple(sorted(name for name in names if not view.is_import(name)))
     return Analysis(recipe, facts, closure, label, tuple(log.star_modules), state)

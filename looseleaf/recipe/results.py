@@ -7,6 +7,8 @@ import re
 from collections.abc import Set
 from typing import Final
 
+from looseleaf.recipe.tree import nodes_of
+
 RESULT_TABLES: Final = frozenset({"Out", "_oh"})
 _RESULT: Final = re.compile(r"_[1-9]\d*")
 
@@ -18,9 +20,9 @@ def all_results(live: Set[str]) -> frozenset[str]:
 
 def results_read(tree: ast.Module, tables: Set[str], live: Set[str]) -> frozenset[str]:
     """The results that a text reads by way of `tables`: those whose numbers it gives, all if it gives one otherwise."""
-    uses = {id(node) for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id in tables}
+    uses = {id(node) for node in nodes_of(tree) if isinstance(node, ast.Name) and node.id in tables}
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(tree):
         if isinstance(node, ast.Subscript) and id(node.value) in uses and isinstance(node.slice, ast.Constant):
             uses.discard(id(node.value))
             found.add(f"_{node.slice.value!r}")

@@ -7,6 +7,8 @@ import symtable
 from collections import defaultdict
 from dataclasses import dataclass
 
+from looseleaf.recipe.tree import nodes_of
+
 CodeNode = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef
 
 
@@ -41,11 +43,13 @@ class ScopeTable:
         writes: set[str] = set()
         for block in self._all_blocks().get((name, node.lineno), ()):
             _collect(block, reads, writes)
-        # A declared global that is only augmented is read too, which the symbol table does not say.
-        reads |= writes & {
-            n.target.id for n in ast.walk(node) if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)
-        }
-        return Globals(frozenset(reads - _only_annotations(node)), frozenset(writes))
+        inside = nodes_of(node)
+        if writes:
+            # A declared global that is only augmented is read too, which the symbol table does not say.
+            reads |= writes & {
+                n.target.id for n in inside if isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name)
+            }
+        return Globals(frozenset(reads - _only_annotations(inside)), frozenset(writes))
 
     def _all_blocks(self) -> dict[tuple[str, int], list[symtable.SymbolTable]]:
         if self._blocks is None:
@@ -81,11 +85,12 @@ def _code_in_class(node: ast.ClassDef) -> list[ast.FunctionDef | ast.AsyncFuncti
     return found
 
 
-def _only_annotations(node: ast.AST) -> set[str]:
-    """Names that occur in `node` only as annotations of local variables: Python never evaluates those."""
-    local = [n.annotation for n in ast.walk(node) if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
+def _only_annotations(inside: list[ast.AST]) -> set[str]:
+    """Names that occur only as annotations of local variables: Python never evaluates those."""
+    local = [n.annotation for n in inside if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
     if not local:
         return set()
-    skipped = {id(n) for annotation in local for n in ast.walk(annotation)}
-    elsewhere = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and id(n) not in skipped}
-    return {n.id for annotation in local for n in ast.walk(annotation) if isinstance(n, ast.Name)} - elsewhere
+    annotations = [n for annotation in local for n in nodes_of(annotation) if isinstance(n, ast.Name)]
+    skipped = {id(n) for n in annotations}
+    elsewhere = {n.id for n in inside if isinstance(n, ast.Name) and id(n) not in skipped}
+    return {n.id for n in annotations} - elsewhere

@@ -51,6 +51,14 @@ class SessionView:
             return self._is_from_star(name)
         return definition.kind == "import"
 
+    def count_state(self) -> int:
+        """How many live names no import binds, as far as that is known without a look at their objects."""
+        known = self.log.definitions
+        if self.headers is None:
+            return sum(definition.kind != "import" for definition in known.values())
+        imports = {name for name, definition in known.items() if definition.kind == "import"}
+        return sum(name not in imports and not self._is_module(name) for name in self.live)
+
     def _is_from_star(self, name: str) -> bool:
         """Code that a star import brought: no run names it, and its module is one that a star import names."""
         if not self.log.star_modules:

@@ -6,8 +6,9 @@ would hide every name in it; so cell magics are unwrapped here, before IPython's
 
 from __future__ import annotations
 
+import ast
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from IPython.core.inputtransformer2 import TransformerManager, leading_empty_lines, leading_indent
 
@@ -19,6 +20,7 @@ from looseleaf.recipe.magics import (
     interpolated_expressions,
     without_options,
 )
+from looseleaf.recipe.tree import UNPARSEABLE, parse
 
 # A cell magic in a cell magic, such as %%gpu above %%time; more than this is refused as text that does not parse.
 NESTED_MAGICS_MAX = 8
@@ -45,6 +47,7 @@ class Transformed:
     `binds`: names that a cell magic binds, such as `%%capture out`.
     `reads`: expressions that magic lines interpolate. `shell`: bodies and lines that a shell runs.
     `files`: (path, text) of `%%writefile`. `magics`: names of the cell magics, outermost first.
+    `tree`: of `python`, if it was parsed on the way.
     """
 
     python: str
@@ -58,6 +61,7 @@ class Transformed:
     shell: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
     magics: tuple[str, ...] = ()
+    tree: ast.Module | None = field(default=None, compare=False, repr=False)
 
 
 def transform(source: str) -> Transformed:
@@ -71,16 +75,28 @@ def transform(source: str) -> Transformed:
         state = _unwrap(state, match, text[match.end() :])
         if not state.python.strip():
             return replace(state, python="")
-    return replace(state, python=python_of(state.python))
+    python, tree = _python_of(state.python)
+    return replace(state, python=python, tree=tree)
 
 
 def python_of(text: str) -> str:
     """`text` after IPython's line and token transforms; `text` itself if they refuse it."""
-    text = _automagic(text)
+    return _python_of(text)[0]
+
+
+def _python_of(text: str) -> tuple[str, ast.Module | None]:
+    """The Python, and its tree if the text was Python as it stood."""
+    magic = _automagic(text)
+    if magic == text:
+        # Most cells hold nothing for IPython's transforms, which take longer than all the rest.
+        try:
+            return text, parse(text)
+        except UNPARSEABLE:
+            pass
     try:
-        return str(_TRANSFORMS.transform_cell(text))
+        return str(_TRANSFORMS.transform_cell(magic)), None
     except (SyntaxError, ValueError, RecursionError):
-        return text
+        return magic, None
 
 
 def _dedented(text: str) -> str:

@@ -44,7 +44,7 @@ class Value:
 
     def part(self) -> Value:
         """What is known of an item of this value."""
-        return Value(resident=self.resident, armed=self.armed)
+        return made_of(self.resident, armed=self.armed)
 
     def on_device(self) -> Value:
         """This value moved to a GPU."""
@@ -52,6 +52,17 @@ class Value:
 
 
 UNKNOWN = Value()
+_MADE_OF = {
+    (False, False): UNKNOWN,
+    (False, True): Value(armed=True),
+    (True, False): Value(resident=True),
+    (True, True): Value(resident=True, armed=True),
+}
+
+
+def made_of(resident: bool, *, armed: bool = False) -> Value:
+    """A value of which only this is known."""
+    return _MADE_OF[(resident, armed)]
 
 
 def known(flag: Flag) -> Value:

@@ -14,6 +14,7 @@ from looseleaf.recipe.expressions import ExpressionVisitor, Scope, code_facts
 from looseleaf.recipe.facts import BindingKind, CodeFacts
 from looseleaf.recipe.provenance import held_lambdas, kept_by
 from looseleaf.recipe.scopes import ScopeTable
+from looseleaf.recipe.tree import nodes_of
 
 # A `with` on one of these may end its body early without an exception leaving it.
 _SWALLOWING = frozenset({"suppress", "raises", "assertRaises", "capture_output", "ignored"})
@@ -337,7 +338,7 @@ class CellVisitor(ExpressionVisitor):
         self.branches(*(case(part) for part in node.cases), lambda: None)
 
     def _pattern(self, pattern: ast.pattern, subject: ast.expr) -> None:
-        for piece in ast.walk(pattern):
+        for piece in nodes_of(pattern):
             if isinstance(piece, ast.MatchValue):
                 self.visit(piece.value)
             elif isinstance(piece, ast.MatchClass):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from looseleaf.kernel.live_facts import LiveFacts
 from looseleaf.recipe import CellRun, ExecutionLog, NameFacts, derive_recipe
-from looseleaf.recipe.analyze import _analyze
+from looseleaf.recipe.analyze import forget_facts
 
 NAMES = ["a", "b", "c", "d", "e"]
 name = st.sampled_from(NAMES)
@@ -114,7 +114,7 @@ def test_every_session_name_that_a_run_reads_is_in_its_recipe(earlier: list[str]
 @given(earlier=st.lists(program, max_size=3), target=program)
 def test_recipe_is_deterministic_and_within_the_live_names(earlier: list[str], target: str) -> None:
     def once() -> tuple[object, ExecutionLog]:
-        _analyze.cache_clear()
+        forget_facts()
         log = ExecutionLog()
         for sequence, source in enumerate(earlier, start=1):
             log.record(CellRun(sequence, "c", source, ok=True))

@@ -70,7 +70,7 @@ def test_transform_line_magics_become_calls() -> None:
 
 def test_transform_automagic_only_on_single_line_cells() -> None:
     assert "run_line_magic('pip'" in transform("pip install torch").python
-    assert transform("ls = 3").python == "ls = 3\n"
+    assert transform("ls = 3").python == "ls = 3"
     assert "run_line_magic" not in transform("pip install torch\nx = 1").python
 
 

@@ -1,0 +1,43 @@
+"""Syntax trees: a walk that is faster than the library's, and handlers by node type."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from typing import Any
+
+# Parsing, symbol tables and our own recursion answer unusual texts with any of these.
+UNPARSEABLE = (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError)
+
+
+def parse(python: str) -> ast.Module:
+    """`ast.parse` without the warnings that the text itself earns; they are the run's to give. Raises as it does."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(python)
+
+
+def nodes_of(node: ast.AST) -> list[ast.AST]:
+    """`node` and everything below it, parents before their children."""
+    found = [node]
+    for current in found:
+        for name in current._fields:
+            value = getattr(current, name, None)
+            if isinstance(value, list):
+                found += [part for part in value if isinstance(part, ast.AST)]
+            elif isinstance(value, ast.AST) and not isinstance(value, (ast.expr_context, ast.operator)):
+                found.append(value)
+    return found
+
+
+class Handlers(dict[type, Any]):
+    """The methods of a class that are named for node types, such as `on_Name`; None where there is none."""
+
+    def __init__(self, owner: type, prefix: str) -> None:
+        super().__init__()
+        self._owner = owner
+        self._prefix = prefix
+
+    def __missing__(self, node_type: type) -> Any:
+        self[node_type] = found = getattr(self._owner, f"{self._prefix}{node_type.__name__}", None)
+        return found
