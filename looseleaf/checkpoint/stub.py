@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from looseleaf.errors import PreconditionFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from looseleaf.checkpoint.manifest import UnitHeader, Unsaved
     from looseleaf.ids import UnitId
 
@@ -31,6 +33,16 @@ def viewing() -> Iterator[None]:
         yield
     finally:
         _is_viewing.reset(token)
+
+
+# What this process knows of where a value is that was never saved, for people; empty if nothing.
+_whereabouts: Callable[[Unsaved], str] = lambda _unsaved: ""
+
+
+def tell_whereabouts(tell: Callable[[Unsaved], str]) -> None:
+    """From now on stubs of this process say where values live that were never saved, as `tell` knows it."""
+    global _whereabouts
+    _whereabouts = tell
 
 
 class Stub:
@@ -62,7 +74,8 @@ class Stub:
     def __repr__(self) -> str:
         header, unsaved = header_of(self), unsaved_of(self)
         if unsaved is not None:
-            return f"<{name_of(self)}: not saved, {unsaved.reason} at {unsaved.path}>"
+            where = _whereabouts(unsaved)
+            return f"<{name_of(self)}: not saved, {unsaved.reason} at {unsaved.path}{'; ' + where if where else ''}>"
         if header is None:
             return f"<{name_of(self)}: not loaded>"
         return f"<{name_of(self)}: {header.type_name} not loaded: {header.preview}>"
@@ -168,10 +181,12 @@ def _unknown(stub: Stub, use: str, as_of_value: type[Exception]) -> Exception:
 def _refusal(stub: Stub, use: str) -> PreconditionFailed:
     name, unsaved = name_of(stub), unsaved_of(stub)
     if unsaved is not None:
+        where = _whereabouts(unsaved)
         return PreconditionFailed(
             "NOT_SAVED",
             f"`{name}` is not here: it could not be saved ({unsaved.reason} at `{unsaved.path}`: {unsaved.detail}). "
-            "Run the cell that makes it again, or delete it.",
+            + (f"{where[0].upper()}{where[1:]}. " if where else "")
+            + "Run the cell that makes it again, or delete it.",
             name=name, path=unsaved.path, cause=unsaved.reason,
         )  # fmt: skip
     return PreconditionFailed(

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import typer
 
 from looseleaf.cli.options import DataOption, JsonOption, print_json, print_table, resolve_address, wait
+
+KEPT_NAMES_SHOWN_MAX: Final = 3
 
 
 def register(app: typer.Typer) -> None:
@@ -61,10 +63,10 @@ def workers(data: DataOption = None, as_json: JsonOption = False) -> None:
     rows = [
         [worker["worker_id"], worker["host_id"], worker["pid"], worker["stage"].removeprefix("WORKER_STAGE_").lower(),
          worker["session_id"] or "-", worker["version"], _numbers(worker["gpu_indices"]),
-         format_bytes(int(worker["resident_bytes"]))]
+         format_bytes(int(worker["resident_bytes"])), _kept(worker.get("hold") or {})]
         for worker in found
     ]
-    columns = ["worker", "host", "pid", "stage", "session", "version", "GPUs", "resident"]
+    columns = ["worker", "host", "pid", "stage", "session", "version", "GPUs", "resident", "kept for"]
     print_table("workers", columns, rows, "there is no worker")
 
 
@@ -74,6 +76,13 @@ def _pool(data: Path | None) -> dict[str, Any]:
 
     pool: dict[str, Any] = message_to_dict(wait(get_pool(resolve_address("scheduler", data))))
     return pool
+
+
+def _kept(hold: dict[str, Any]) -> str:
+    """The variables that live in a worker only and how long it makes way for nobody, such as "it (42 s)"."""
+    names, left_s = hold.get("names") or [], float(hold.get("left_s") or 0.0)
+    shown = ", ".join(names[:KEPT_NAMES_SHOWN_MAX]) + (" ..." if len(names) > KEPT_NAMES_SHOWN_MAX else "")
+    return f"{shown} ({left_s:.0f} s)" if names else "-"
 
 
 def _numbers(values: list[int]) -> str:

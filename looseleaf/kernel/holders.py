@@ -57,13 +57,14 @@ class Holders:
         kept_until_s = now_s + (kept_s if isinstance(kept_s, (int, float)) else 0.0)
         since = {entry.name: entry.since_version for entry in manifest.unsaved}
         self._forget([name for name, holder in self._by_name.items() if holder.worker_id == worker_id])
-        for item in saved.get("unsaved", ()):
-            if isinstance(item, Mapping) and item.get("here") is True and item.get("name") in since:
-                name = item["name"]
-                self._by_name[name] = Holder(
-                    worker_id, str(saved.get("host_id", "")), pid, epoch, since[name], kept_until_s
-                )
-                self._gone.pop(name, None)
+        rows = [item for item in saved.get("unsaved", ()) if isinstance(item, Mapping) and item.get("here") is True]
+        names = [name for item in rows if (name := item.get("name")) in since]
+        # Bound anew there: what another worker has is an older one.
+        self._release([name for name in names if name in self._by_name])
+        for name in names:
+            self._by_name[name] = Holder(
+                worker_id, str(saved.get("host_id", "")), pid, epoch, since[name], kept_until_s
+            )
 
     def of(self, entry: Unsaved, epoch: Epoch) -> Holder | None:
         """The worker in which the entry's value lives, if it may still be asked for it."""
@@ -85,6 +86,11 @@ class Holders:
         if holder.epoch != epoch:
             return f"{process} was given up when a later cell of this notebook was lost"
         return f"{process} {self._gone[entry.name] or 'is gone'}" if entry.name in self._gone else ""
+
+    def where(self, entry: Unsaved, epoch: Epoch) -> str:
+        """Where the entry's value lives, or why it does no longer, for people; empty if nothing is known."""
+        holder = self.of(entry, epoch)
+        return self.why_gone(entry, epoch) if holder is None else f"it lives in {holder.where(time.time())}"
 
     def follow(self, manifest: Manifest) -> None:
         """`manifest` is the newest version: for what it knows otherwise or not at all no worker need be kept."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -84,8 +83,7 @@ def refuse_unsaved(manifest: Manifest, names: Collection[str], holders: Holders,
         holder = holders.of(entry, epoch)
         if holder is None:
             raise _refusal(entry, _gone(entry, holders, epoch))
-        where = holder.where(time.time())
-        raise _refusal(entry, f"it lives in {where}: put %%gpu on the cell's first line to run it there")
+        raise _refusal(entry, f"{holders.where(entry, epoch)}: put %%gpu on the cell's first line to run it there")
 
 
 def needed_worker(

@@ -14,7 +14,7 @@ from typing import Any
 
 from looseleaf import devices
 from looseleaf.checkpoint.manifest import Manifest
-from looseleaf.checkpoint.stub import is_stub, unit_id_of
+from looseleaf.checkpoint.stub import is_stub, tell_whereabouts, unit_id_of
 from looseleaf.checkpoint.tracker import StateTracker
 from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, PreconditionFailed, Unavailable
 from looseleaf.ids import Epoch, SessionId, Version, new_execution_id, new_session_id
@@ -94,6 +94,7 @@ class KernelSession:
         self._io: LinkStateIO | None = None
         self._saved_facts: SavedFacts | None = None
         self.holders = Holders(self.send)
+        tell_whereabouts(lambda entry: self.holders.where(entry, self.epoch))
 
     def listen(self, on_event: Callable[[Message], None]) -> None:
         """Who gets the events of the running cell; called on the link's reader thread."""
