@@ -326,3 +326,11 @@ def test_cell_that_may_reach_any_name_is_not_refused_for_one_that_it_does_not_re
     assert notebook.run("%%gpu\neval('kept'), lost").error[0] == "UNSAVED_VARIABLE"
     outcome = notebook.run("next(globals()['lo' + 'st'])")
     assert outcome.error[0] == "PreconditionFailed" and "`lost` is not here: it could not be saved" in outcome.error[1]
+
+
+@pytest.mark.parametrize("made", ["[1, 2]", "(n for n in range(3))"])
+def test_cell_whose_first_word_is_a_stand_in_runs_as_any_other(notebook: Any, made: str) -> None:
+    # IPython looks at that variable before it runs the cell.
+    notebook.ok(f"%%gpu\nfirst_word = {made}")
+    notebook.ok("first_word = 5")
+    assert notebook.ok("first_word").result == "5"
