@@ -50,7 +50,6 @@ def list_versions(
     limit: Annotated[int, typer.Option(min=1, help="At most this many, newest first.")] = 100,
 ) -> None:
     """Show a session's kept versions, newest first."""
-    from looseleaf.units import format_bytes
     from looseleaf.v1 import checkpoint_store_pb2 as pb
 
     request = pb.ListVersionsRequest(session_id=session_id, limit=limit)
@@ -60,7 +59,7 @@ def list_versions(
         return
     rows = [
         [version["version"], version["parent"], "yes" if version["durable"] else "no", version["roots"],
-         format_bytes(int(version["logical_bytes"])), _when(version["created_unix_ms"]), version["execution_id"]]
+         _size(version), _when(version["created_unix_ms"]), version["execution_id"]]
         for version in answer["versions"]
     ]
     columns = ["version", "parent", "durable", "variables", "size", "made", "execution"]
@@ -101,6 +100,14 @@ def ask_store(data: Path | None, call: Callable[[Any], Awaitable[Any]]) -> Any:
             return await call(CheckpointStoreServiceStub(channel))
 
     return wait(ask(resolve_address("checkpoint-store", data)))
+
+
+def _size(version: dict[str, Any]) -> str:
+    """What the store has; and what the kernel kept to itself when the version was made."""
+    from looseleaf.units import format_bytes
+
+    lazy = int(version.get("lazy_bytes", 0))
+    return format_bytes(int(version["logical_bytes"])) + (f", {format_bytes(lazy)} lazy" if lazy else "")
 
 
 def _when(unix_ms: str) -> str:

@@ -32,11 +32,15 @@ def list_variables(
     timeout_s: TimeoutOption = 10.0,
 ) -> None:
     """Show the variables of a version, with those that were not saved and why."""
+    from looseleaf.checkpoint.lazy import lazy_names
+
     manifest = read_manifest(session_id, version, data, timeout_s)
+    lazy = set(lazy_names(manifest))
     saved = [
-        {"name": name, **_described(manifest.units[unit_id].header), "notes": manifest.units[unit_id].header.notes}
+        {"name": name, **_described(manifest.units[unit_id].header), "notes": manifest.units[unit_id].header.notes,
+         "lazy": name in lazy}
         for name, unit_id in manifest.roots.items()
-    ]
+    ]  # fmt: skip
     unsaved = [
         {"name": entry.name, "reason": entry.reason, "path": entry.path, "detail": entry.detail}
         for entry in manifest.unsaved
@@ -45,8 +49,10 @@ def list_variables(
         print_json({"session_id": session_id, "version": manifest.version, "saved": saved, "unsaved": unsaved})
         return
     rows = [
-        [entry["name"], entry["type"], entry["shape"], entry["device"], shortened(entry["preview"])] for entry in saved
-    ]
+        [entry["name"], entry["type"], entry["shape"], entry["device"],
+         shortened(("lazy: " if entry["lazy"] else "") + entry["preview"])]
+        for entry in saved
+    ]  # fmt: skip
     rows += [[entry["name"], "not saved", "-", "-", f"{entry['reason']} at {entry['path']}"] for entry in unsaved]
     title = f"variables of {session_id} at version {manifest.version}"
     print_table(title, ["name", "type", "shape", "device", "value"], rows, "the session has no saved variables")

@@ -118,7 +118,7 @@ class Commits:
         now = self._index.clock.unix_ms()
         version_row = VersionRow(
             request.parent, request.epoch, request.execution_id, now, durable, decoded.logical_bytes(),
-            len(decoded.roots), request.host_id, request.manifest_hash,
+            len(decoded.roots), request.host_id, request.manifest_hash, decoded.lazy_bytes(),
         )  # fmt: skip
         for kind, value in (
             (keys.VERSION, version_row.encode()), (keys.MANIFEST, manifest), (keys.REFS, refs.encode()),

@@ -189,6 +189,7 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
                 version=entry.version, parent=entry.row.parent, epoch=entry.row.epoch,
                 execution_id=entry.row.execution_id, created_unix_ms=entry.row.created_unix_ms,
                 durable=entry.row.durable, logical_bytes=entry.row.logical_bytes, roots=entry.row.roots,
+                lazy_bytes=entry.row.lazy_bytes,
             )
             for entry in chain
         ])  # fmt: skip

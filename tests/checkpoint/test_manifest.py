@@ -58,6 +58,7 @@ def headers(draw, unit_ids, payload_ids):
 
 @st.composite
 def manifests(draw):
+    version = draw(st.integers(0, 1 << 40))
     ids = draw(st.lists(st.integers(1, 1000), unique=True, min_size=2, max_size=10))
     cut = draw(st.integers(1, len(ids)))
     unit_ids, payload_ids = ids[:cut], ids[cut:]
@@ -69,14 +70,16 @@ def manifests(draw):
     payloads = {}
     for payload_id in sorted(payload_ids):
         size = draw(st.integers(0, 40_000))
-        regions = draw(sizes_with_regions(size, 8192))
-        payloads[payload_id] = PayloadEntry(draw(st.sampled_from(["memory", "bytes"])), "cpu", size, "a", 8192, regions)
+        lazy_at = draw(st.integers(0, version)) if size else 0
+        regions = () if lazy_at else draw(sizes_with_regions(size, 8192))
+        kind = draw(st.sampled_from(["memory", "bytes"]))
+        payloads[payload_id] = PayloadEntry(kind, "cpu", size, "a", 8192, regions, lazy_at)
     names = draw(st.lists(texts, unique=True, max_size=8))
     third = len(names) // 3
     roots = {name: draw(st.sampled_from(unit_ids)) for name in names[third:]}
     return Manifest(
         session_id=draw(texts),
-        version=draw(st.integers(0, 1 << 40)),
+        version=version,
         next_id=1001,
         label=draw(texts),
         roots=roots,
@@ -223,3 +226,47 @@ def test_decode_names_each_way_to_be_wrong():
         with pytest.raises((Corrupt, InvalidArgument)) as raised:
             decode_manifest(data)
         assert raised.value.reason == reason
+
+
+def _with_payload(**change: object) -> Manifest:
+    payload = dataclasses.replace(_small().payloads[9], **change)
+    return dataclasses.replace(_small(), version=3, payloads={9: payload})
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"lazy_at": 3}, "MANIFEST_REGIONS"),
+        ({"lazy_at": 3, "regions": (), "size_bytes": 0}, "MANIFEST_REGIONS"),
+        ({"lazy_at": 4, "regions": ()}, "MANIFEST_RANGE"),
+        ({"lazy_at": -1, "regions": ()}, "MANIFEST_RANGE"),
+        ({"lazy_at": True, "regions": ()}, "MANIFEST_SHAPE"),
+        ({"regions": ()}, "MANIFEST_REGIONS"),
+    ],
+)
+def test_decode_refuses_bytes_that_are_both_there_and_not_or_neither(change, reason):
+    with pytest.raises(InvalidArgument, match=reason):
+        encode_manifest(_with_payload(**change))
+    # As if a writer had not looked: the sound manifest's body with only this payload in the place of its own.
+    body = msgpack.unpackb(encode_manifest(_with_payload())[21:])
+    entry = _with_payload(**change).payloads[9]
+    ids = b"".join(ref.region_id for ref in entry.regions)
+    body[10] = [[9, entry.kind, entry.device, entry.size_bytes, "a", 4096, ids, entry.lazy_at]]
+    assert _reason_of(_sealed(msgpack.packb(body))) == reason
+
+
+def test_decode_of_format_1_finds_all_bytes_there():
+    manifest = _small()
+    body = msgpack.unpackb(encode_manifest(manifest)[21:])
+    for payload in body[10]:
+        assert payload.pop() == 0
+    packed = msgpack.packb(body)
+    assert decode_manifest(b"LLMF\x01" + hash128(packed) + packed) == manifest
+    assert _reason_of(_sealed(packed)) == "MANIFEST_SHAPE"
+
+
+def test_lazy_bytes_are_counted_apart_and_missed_by_what_needs_them():
+    manifest = _with_payload(lazy_at=3, regions=())
+    assert (manifest.lazy_bytes(), manifest.logical_bytes()) == (5, 12)
+    assert [manifest.lacks_bytes_of(names) for names in (None, ["a"], ["b", "f"], [])] == [True, True, False, False]
+    assert not _small().lacks_bytes_of(None)

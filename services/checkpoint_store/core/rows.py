@@ -56,7 +56,10 @@ class SessionRow:
 
 @dataclass(frozen=True, slots=True)
 class VersionRow:
-    """One committed version, without its contents. `host_id`: whose arena held what was not durable at the commit."""
+    """One committed version, without its contents. `host_id`: whose arena held what was not durable at the commit.
+
+    `lazy_bytes`: those that the session's kernel kept to itself; they are in no store.
+    """
 
     parent: int
     epoch: int
@@ -67,16 +70,17 @@ class VersionRow:
     roots: int
     host_id: str
     manifest_hash: bytes
+    lazy_bytes: int = 0
 
     def encode(self) -> bytes:
         return _pack([
             self.parent, self.epoch, self.execution_id, self.created_unix_ms, self.durable, self.logical_bytes,
-            self.roots, self.host_id, self.manifest_hash,
+            self.roots, self.host_id, self.manifest_hash, self.lazy_bytes,
         ])
 
     @classmethod
     def decode(cls, data: bytes) -> VersionRow:
-        return cls(*_unpack(data, (int, int, str, int, bool, int, int, str, bytes), "version"))
+        return cls(*_unpack(data, (int, int, str, int, bool, int, int, str, bytes, int), "version", optional=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +164,16 @@ def _pack(fields: list[Any]) -> bytes:
     return packed
 
 
-def _unpack(data: bytes, types: Sequence[type | tuple[type, ...]], kind: str) -> list[Any]:
+def _unpack(
+    data: bytes, types: Sequence[type | tuple[type, ...]], kind: str, *, optional: int = 0
+) -> list[Any]:
+    # Rows of an older version of the store lack the last `optional` fields.
     try:
         fields = msgpack.unpackb(data, raw=False)
     except Exception as error:
         raise Corrupt("INDEX_CORRUPT", f"a {kind} row of the store's index cannot be read", kind=kind) from error
-    return _shaped(fields, types, kind)
+    is_older = isinstance(fields, list) and len(fields) == len(types) - optional
+    return _shaped(fields, types[: len(types) - optional] if is_older else types, kind)
 
 
 def _shaped(fields: Any, types: Sequence[type | tuple[type, ...]], kind: str) -> list[Any]:

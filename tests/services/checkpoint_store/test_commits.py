@@ -108,6 +108,19 @@ def test_region_larger_than_a_slot_is_refused(store: Store, saver: Saver) -> Non
         )
 
 
+def test_version_whose_bytes_stayed_in_the_kernel_is_stored_without_them(store: Store, saver: Saver) -> None:
+    payload = PayloadEntry("memory", "cpu", 5 * REGION_BYTES, ALGORITHM_XXH3, REGION_BYTES, (), Version(1))
+    manifest = encode_manifest(Manifest(
+        SessionId("s1"), Version(1), Version(0), Epoch(saver.epoch), ExecutionId("x1"), next_id=9,
+        payloads={PayloadId(1): payload},
+    ))  # fmt: skip
+    done = store.commits.commit("s1", epoch=saver.epoch, parent=0, execution_id="x1", manifest=manifest, host_id="h1")
+    assert (done.version, done.durable) == (1, True)
+    row = store.sessions.versions("s1", 1)[0].row
+    assert (row.lazy_bytes, row.logical_bytes) == (5 * REGION_BYTES, 0)
+    assert verify_index(store.index) == []
+
+
 def test_failed_index_write_changes_nothing_and_the_commit_can_be_repeated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

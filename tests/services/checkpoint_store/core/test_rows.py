@@ -23,7 +23,7 @@ from looseleaf.services.checkpoint_store.core.rows import (
 ROWS: list[Any] = [
     SessionRow(1, 2, 3, 4, 5, "title"),
     SessionRow(1, 2, 3, 4, 5, "", LastFallback("r1", 9, 7, ("x8", "x9"))),
-    VersionRow(1, 2, "x", 3, True, 4, 5, "h", b"m" * 16),
+    VersionRow(1, 2, "x", 3, True, 4, 5, "h", b"m" * 16, 6),
     TombstoneRow("r", 1, 2),
     UnitRow(1, 2),
     RegionRow(1, 2, None, ()),
@@ -37,6 +37,12 @@ DECODERS: list[Callable[[bytes], Any]] = [
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: type(row).__name__)
 def test_row_decodes_what_was_encoded(row: Any) -> None:
     assert type(row).decode(row.encode()) == row
+
+
+def test_version_row_of_an_older_store_has_all_its_bytes() -> None:
+    row = VersionRow(1, 2, "x", 3, True, 4, 5, "h", b"m" * 16)
+    older = msgpack.packb(msgpack.unpackb(row.encode())[:-1])
+    assert VersionRow.decode(older) == row
 
 
 @pytest.mark.parametrize("decode", DECODERS)
