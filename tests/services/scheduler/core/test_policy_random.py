@@ -1,7 +1,8 @@
 """The policy in a small world of daemons and clients where messages are late, lost and doubled, and parts die.
 
 The claim: no GPU runs two cells; an execution starts at most once; an older epoch never gets a lease; a record is
-durable before anything that rests on it; once the faults end, everybody who still waits is served.
+durable before anything that rests on it; a worker that is kept for its variables makes way for nobody, and a cell that
+needs them runs there or not at all; once the faults end, everybody who still waits is served.
 Faults: lost and reordered answers, partitions, daemons and schedulers killed at any point, a scheduler that stands
 still, cancelled and doubled requests, epoch changes. A failing test names its seed:
 `pytest tests/services/scheduler/core/test_policy_random.py -k '[<seed>]'`, or in code `World(seed).run()`.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -24,9 +25,11 @@ from looseleaf.services.scheduler.core import events as ev
 from looseleaf.services.scheduler.core.facts import (
     ExecutionRecord,
     ExecutionState,
+    Hold,
     HostRecord,
     HostReport,
     Lease,
+    Need,
     RecipeFacts,
     SessionRecord,
     Totals,
@@ -38,6 +41,8 @@ from looseleaf.services.scheduler.core.policy import Scheduler
 
 STEPS = 400
 SETTLE_ROUNDS_MAX = 400
+# How long a worker is kept for variables that no version has.
+HOLD_S = 3.0
 # `look_again_s` is off: it would hide a reason to look at the queue that the policy forgot.
 LIMITS = Limits(
     run_queue_max=40, journal_records_max=1000, gang_patience_s=2.0, pending_orphan_s=1e9, look_again_s=1e9)
@@ -65,11 +70,24 @@ class Daemon:
     beating: bool = False
     leases: dict[str, Held] = field(default_factory=dict)
     workers: dict[str, WorkerReport] = field(default_factory=dict)
+    # Workers with variables that no version has: until when they make way for nobody, and in which epoch.
+    holds: dict[str, tuple[float, int]] = field(default_factory=dict)
 
-    def report(self) -> HostReport:
+    def report(self, now_s: float) -> HostReport:
         return HostReport(
             HostId(self.host_id), f"unix:/{self.host_id}", f"i{self.incarnation}", self.gpus, "emulated",
-            tuple(self.workers.values()), tuple(held.lease for held in self.leases.values()))
+            tuple(self.told(worker_id, now_s) for worker_id in self.workers),
+            tuple(held.lease for held in self.leases.values()))
+
+    def told(self, worker_id: str, now_s: float) -> WorkerReport:
+        worker = self.workers[worker_id]
+        if worker_id not in self.holds or worker.stage.busy:
+            return worker
+        until_s, epoch = self.holds[worker_id]
+        return replace(worker, hold=Hold(("it",), max(0.0, until_s - now_s), Epoch(epoch)))
+
+    def keeps(self, worker_id: str, now_s: float) -> bool:
+        return worker_id in self.workers and now_s < self.holds.get(worker_id, (0.0, 0))[0]
 
 
 @dataclass
@@ -82,6 +100,8 @@ class Want:
     gpus: int
     asked: str = ""
     done: bool = False
+    # The worker whose variables it needs, if it needs any.
+    need: str = ""
 
 
 class World:
@@ -187,6 +207,11 @@ class World:
                            lambda in_use: ev.LeaseRevoked(action.lease_id, in_use),
                            lambda: ev.RevokeUnanswered(action.lease_id))
             case act.EvictWorker():
+                daemon = next(d for d in self.daemons if d.host_id == action.host_id)
+                if daemon.keeps(action.worker_id, self.now_s):
+                    session = daemon.workers[action.worker_id].session_id
+                    assert daemon.holds[action.worker_id][1] < self.told_epochs[session], "a holder goes too early"
+
                 def ended(evicted: bool) -> ev.Event:
                     return ev.EvictionEnded(action.host_id, action.worker_id, action.lease_id, evicted)
 
@@ -260,7 +285,7 @@ class World:
         worker = daemon.workers.get(worker_id)
         if worker is None:
             return True
-        if worker.stage.busy or (self.faults and self.random.random() < 0.1):
+        if worker.stage.busy or daemon.keeps(worker_id, self.now_s) or (self.faults and self.random.random() < 0.1):
             return False
         del daemon.workers[worker_id]
         return True
@@ -282,7 +307,8 @@ class World:
             if held.stage == "unused" and self.now_s - held.renewed_at_s > LIMITS.lease_ttl_s:
                 del daemon.leases[lease_id]
         daemon.beating = True
-        self.send(ev.HeartbeatReceived(f"b-{daemon.host_id}-{daemon.incarnation}-{self.now_s}", daemon.report()))
+        request_id = f"b-{daemon.host_id}-{daemon.incarnation}-{self.now_s}"
+        self.send(ev.HeartbeatReceived(request_id, daemon.report(self.now_s)))
 
     def beaten(self, daemon: Daemon, answer: act.AnswerHeartbeat) -> None:
         sent_at_s = float(answer.request_id.rsplit("-", 1)[1])
@@ -321,11 +347,14 @@ class World:
         daemon.workers[held.worker_id] = WorkerReport(
             worker.worker_id, worker.session_id, stage, Version(worker.version + 1), "", worker.gpu_indices,
             worker.execution_id)
+        daemon.holds.pop(held.worker_id, None)
+        if state is ExecutionState.SAVED and self.random.random() < 0.4:
+            daemon.holds[held.worker_id] = (self.now_s + HOLD_S, held.lease.epoch)
         self.report_state(daemon, held, state)
 
     def report_state(self, daemon: Daemon, held: Held, state: ExecutionState) -> None:
         request_id = f"p{next(self.names)}"
-        release = state is ExecutionState.SAVED
+        release = state.ended
         incarnation = daemon.incarnation
 
         def dispatch() -> None:
@@ -337,7 +366,7 @@ class World:
                 self.reports[request_id] = dispatch
             self.send(ev.ExecutionReported(
                 request_id, held.lease.execution_id, held.lease.lease_id, state, "", release, None,
-                daemon.workers.get(held.worker_id)))
+                daemon.told(held.worker_id, self.now_s) if held.worker_id in daemon.workers else None))
 
         def ended() -> None:
             daemon.leases.pop(held.lease.lease_id, None)
@@ -360,7 +389,7 @@ class World:
         self.told_epochs[want.session_id] = max(self.told_epochs.get(want.session_id, 0), want.epoch)
         self.send(ev.RunRequested(
             want.asked, ExecutionId(want.execution_id), SessionId(want.session_id), Epoch(want.epoch), recipe,
-            self.random.choice(("interactive", "batch"))))
+            self.random.choice(("interactive", "batch")), Need(WorkerId(want.need), ("it",) if want.need else ())))
 
     def take_lease(self, action: act.NotifyLease) -> None:
         want = self.wants.get(action.lease.execution_id)
@@ -368,6 +397,8 @@ class World:
             return
         lease = action.lease
         assert lease.epoch >= self.told_epochs[lease.session_id], "an older epoch gets a lease"
+        assert lease.worker_required == bool(want.need)
+        assert not want.need or lease.worker_id == want.need, "a cell is to run where its variables are not"
         record = self.disk_executions[lease.execution_id]
         assert record.lease == lease, "a lease is handed out that the journal does not hold"
         self.flights.append(lambda: self.start(want, lease))
@@ -396,6 +427,10 @@ class World:
         used = [i for other in daemon.leases.values() if other.stage in ("running", "saving")
                 for i in other.lease.gpu_indices]
         assert not set(used) & set(lease.gpu_indices), "two cells on one GPU"
+        if want.need and want.need not in daemon.workers:
+            held.stage = "ended"
+            self.report_state(daemon, held, ExecutionState.FAILED)
+            return
         held.stage = "running"
         held.worker_id = lease.worker_id if lease.worker_id in daemon.workers else f"w{next(self.names)}"
         daemon.workers[held.worker_id] = WorkerReport(
@@ -469,6 +504,10 @@ class World:
     def new_run(self) -> None:
         session = self.random.choice(list(self.epochs))
         want = Want(f"x{next(self.names)}", session, self.epochs[session], self.random.choice((1, 1, 1, 2)))
+        holders = [w.worker_id for d in self.daemons for w in d.workers.values()
+                   if w.session_id == session and w.worker_id in d.holds]
+        if holders and self.random.random() < 0.6:
+            want.need = self.random.choice([*holders, "w-gone"])
         self.wants[want.execution_id] = want
         self.ask(want)
 
