@@ -62,7 +62,7 @@ native-test: $(NATIVE_TEST) $(CHECKPOINT_TEST)  ## run the C++ tests under the a
 	$(NATIVE_TEST)
 	$(CHECKPOINT_TEST)
 
-$(NATIVE_TEST): $(NATIVE_TEST_SOURCES) $(wildcard csrc/dirty_tracker/*.h)
+$(NATIVE_TEST): $(NATIVE_TEST_SOURCES) $(wildcard csrc/dirty_tracker/*.h csrc/dirty_tracker/tests/*.h)
 	@mkdir -p $(@D)
 	$(SANITIZED) -Icsrc/dirty_tracker $(NATIVE_TEST_SOURCES) -o $@ -pthread
 

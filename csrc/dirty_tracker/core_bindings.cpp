@@ -17,6 +17,7 @@ PYBIND11_MODULE(_core, module) {
   module.attr("HASH_THREADS_MAX") = dt::kThreadsMax;
   module.def("simd_level", &dt::simd_level);
   module.def("populate_read_available", &dt::populate_read_available);
+  dt::bind_fingerprints(module);
   dt::bind_hashes(module);
   dt::bind_memory(module);
   dt::bind_tables(module);

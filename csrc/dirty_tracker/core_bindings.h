@@ -5,6 +5,7 @@
 
 namespace looseleaf::dirty_tracker {
 
+void bind_fingerprints(pybind11::module_& module);
 void bind_hashes(pybind11::module_& module);
 void bind_memory(pybind11::module_& module);
 void bind_tables(pybind11::module_& module);

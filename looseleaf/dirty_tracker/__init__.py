@@ -15,6 +15,7 @@ except ImportError as error:
     ) from error
 
 from looseleaf.dirty_tracker.build import build_info
+from looseleaf.dirty_tracker.fingerprints import FINGERPRINT_SCHEDULES, SECRET_BYTES, region_fingerprints
 from looseleaf.dirty_tracker.hashing import (
     HASH_BYTES,
     HASH_THREADS_MAX,
@@ -35,8 +36,10 @@ from looseleaf.dirty_tracker.written import (
 )
 
 __all__ = [
+    "FINGERPRINT_SCHEDULES",
     "HASH_BYTES",
     "HASH_THREADS_MAX",
+    "SECRET_BYTES",
     "MappedRegions",
     "Memfd",
     "Payload",
@@ -49,6 +52,7 @@ __all__ = [
     "drop_pagemap",
     "hash128",
     "keep_pagemap",
+    "region_fingerprints",
     "region_hashes",
     "region_tables",
     "written_regions",

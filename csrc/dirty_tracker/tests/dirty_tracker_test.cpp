@@ -8,13 +8,13 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "compare.h"
+#include "expect.h"
 #include "mapping.h"
 #include "memory.h"
 #include "pagemap.h"
@@ -26,27 +26,6 @@
 namespace dt = looseleaf::dirty_tracker;
 
 namespace {
-
-int failed = 0;
-int passed = 0;
-
-void expect(bool truth, const char* text, const char* place) {
-  if (truth) return;
-  ++failed;
-  std::printf("%s: expected %s\n", place, text);
-}
-#define EXPECT(...) expect((__VA_ARGS__), #__VA_ARGS__, LOOSELEAF_PLACE)
-
-template <typename Error>
-void expect_throws(const std::function<void()>& call, const char* place) {
-  try {
-    call();
-  } catch (const Error&) {
-    return;
-  }
-  expect(false, "an exception", place);
-}
-#define EXPECT_THROWS(Error, ...) expect_throws<Error>([&] { __VA_ARGS__; }, LOOSELEAF_PLACE)
 
 // A heap block of exactly `size` bytes, so that the address sanitizer sees any access past its end.
 struct Block {
@@ -171,17 +150,6 @@ void test_parallel_work_stops_at_the_first_error() {
   EXPECT_THROWS(dt::InvalidInput, dt::parallel_for(1, 0, [](std::size_t) {}));
 }
 
-void run(const char* name, void (*test)()) {
-  const int before = failed;
-  test();
-  if (failed == before) {
-    ++passed;
-  } else {
-    std::printf("FAILED %s\n", name);
-  }
-}
-#define RUN(test) run(#test, &test)
-
 }  // namespace
 
 int main() {
@@ -192,6 +160,7 @@ int main() {
   RUN(test_refused_mappings_leave_nothing_mapped);
   RUN(test_tables_hash_written_regions_only);
   RUN(test_parallel_work_stops_at_the_first_error);
+  run_fingerprint_tests();
   std::printf("simd %s\n%d passed, %d failed\n", dt::simd_level(), passed, failed);
   return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
