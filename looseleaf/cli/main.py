@@ -20,7 +20,8 @@ from looseleaf.kernel_config import ConfigError
 # Each has `register(app)`. They import what is heavy inside their commands, so that `looseleaf --help` is quick.
 COMMAND_MODULES: Final = (
     "looseleaf.cli.up", "looseleaf.cli.status", "looseleaf.cli.doctor", "looseleaf.cli.pool", "looseleaf.cli.session",
-    "looseleaf.cli.state", "looseleaf.cli.rpc", "looseleaf.cli.run", "looseleaf.cli.kernel", "looseleaf.cli.explain",
+    "looseleaf.cli.state", "looseleaf.cli.store", "looseleaf.cli.rpc", "looseleaf.cli.run", "looseleaf.cli.kernel",
+    "looseleaf.cli.explain",
 )
 
 EXIT_FAULT: Final = 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -68,20 +69,38 @@ class Collector:
         self._grace_ms = grace_ms
         self._running = threading.Lock()
         self._stopped = threading.Event()
+        # How many copies of the store are being made; guarded by _running.
+        self._copies = 0
 
     def stop(self) -> None:
         """A run in progress ends after its present step."""
         self._stopped.set()
 
     def collect(self) -> Collected:
-        """Runs to the end; a second caller waits for the first and then runs too. Raises what the database raises."""
+        """Runs to the end; a second caller waits for the first and then runs too. Raises what the database raises.
+
+        While it is paused it frees nothing.
+        """
         with self._running:
+            if self._copies:
+                return Collected()
             dropped = self._apply_retention()
             while not self._stopped.is_set() and self._give_back_references():
                 pass
             units, regions = self._sweep()
             self._forget_tombstones()
             return Collected(dropped, units, regions)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Waits for a run in progress; inside, nothing is freed."""
+        with self._running:
+            self._copies += 1
+        try:
+            yield
+        finally:
+            with self._running:
+                self._copies -= 1
 
     def _apply_retention(self) -> int:
         """Drops at most DROPS_PER_RUN_MAX versions; after a change of the rule the next runs go on."""

@@ -12,9 +12,11 @@ from looseleaf.rpc.dedupe import RequestMemory
 from looseleaf.rpc.server import Registration
 from looseleaf.rpc.service import Service
 from looseleaf.rpc.service_main import service_main
+from looseleaf.services.checkpoint_store.admin_servicer import CheckpointStoreAdminServicer
 from looseleaf.services.checkpoint_store.metrics import StoreMetrics
 from looseleaf.services.checkpoint_store.servicer import CheckpointStoreServicer
 from looseleaf.services.checkpoint_store.store import StoreLimits, open_store
+from looseleaf.v1.checkpoint_store_admin_pb2_grpc import add_CheckpointStoreAdminServiceServicer_to_server
 from looseleaf.v1.checkpoint_store_pb2_grpc import add_CheckpointStoreServiceServicer_to_server
 
 log = get_logger()
@@ -37,7 +39,14 @@ async def build(service: Service[StoreConfig]) -> Sequence[Registration]:
     service.on_stop(servicer.drain)
     service.start_task(collect_forever(servicer, config.garbage_interval_s), name="garbage")
     log.info("store_opened", folder=str(config.data), sessions=store.sessions.count, used_bytes=store.usage.used_bytes)
-    return [Registration(add_CheckpointStoreServiceServicer_to_server, servicer)]
+    admin = CheckpointStoreAdminServicer(
+        store, service.run_blocking, memory,
+        lambda folder: open_store(folder, limits_of(config), kind=config.database),
+    )  # fmt: skip
+    return [
+        Registration(add_CheckpointStoreServiceServicer_to_server, servicer),
+        Registration(add_CheckpointStoreAdminServiceServicer_to_server, admin),
+    ]
 
 
 def limits_of(config: StoreConfig) -> StoreLimits:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -67,6 +68,19 @@ class Sessions:
         self._index.kv.flush()
         return row
 
+    def enter(self, session_id: str, row: SessionRow, fill: Callable[[Batch], None]) -> None:
+        """A session from a copy of a store, in one write with what `fill` adds. The caller flushes.
+
+        Raises CapacityExceeded `SESSIONS_FULL`; then nothing changed.
+        """
+        batch = Batch()
+        with self._index.lock:
+            self._check_room()
+            fill(batch)
+            batch.put(keys.session_key(session_id), row.encode())
+            self._index.kv.write(batch)
+            self._count += 1
+
     def manifest(self, session_id: str, version: int, known_version: int) -> FoundManifest:
         """One version (0: the newest), without its bytes if the caller knows it; the caller uses it from now on.
 
@@ -120,9 +134,7 @@ class Sessions:
         self._index.kv.flush()
 
     def _new(self, batch: Batch, session_id: str, title: str) -> SessionRow:
-        if self._count >= self._sessions_max:
-            text = f"the store holds {self._count} sessions, its limit; delete some (`looseleaf session rm`)"
-            raise CapacityExceeded("SESSIONS_FULL", text, sessions_max=self._sessions_max)
+        self._check_room()
         epoch = 1
         tombstone = self._index.kv.get(keys.tombstone_key(session_id))
         if tombstone is not None:
@@ -130,6 +142,11 @@ class Sessions:
             batch.delete(keys.tombstone_key(session_id))
         now = self._index.clock.unix_ms()
         return SessionRow(epoch, 0, 0, now, now, title)
+
+    def _check_room(self) -> None:
+        if self._count >= self._sessions_max:
+            text = f"the store holds {self._count} sessions, its limit; delete some (`looseleaf session rm`)"
+            raise CapacityExceeded("SESSIONS_FULL", text, sessions_max=self._sessions_max)
 
     def _deletion(self, session_id: str, session: SessionRow, request_id: str) -> Batch:
         batch = Batch()

@@ -1,0 +1,89 @@
+"""The operator's commands against real servers: counts, checks, a backup, and a store made of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from looseleaf.dirty_tracker import hash128
+
+from .conftest import Server, make_state, region_chunks
+
+STATE = make_state(["a", "b"], ["a", "b"], 3_000)
+
+
+def on_tcp(make_server: Callable[..., Server]) -> Server:
+    """A server that the command line finds as it does in a container: by the daemon's setting."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    server = make_server(listen=address)
+    server.address = address
+    return server
+
+
+def store(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`looseleaf store ...` of the server."""
+    folder = server.data.parent / "no-cluster"
+    environment = {**os.environ, "LOOSELEAF_DAEMON_STORE": server.address, "LOOSELEAF_DATA": str(folder)}
+    command = [sys.executable, "-m", "looseleaf.cli.main", "store", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+
+
+async def save(server: Server) -> bytes:
+    async with server.client(20) as client:
+        head = await client.open_session("s-1", create=True)
+        await client.put_units(STATE.unit_pairs())
+        await client.put_regions(region_chunks(STATE.region_chunks()))
+        manifest = STATE.manifest("s-1", 0, head.epoch, "x-1")
+        assert await client.commit(
+            "s-1", epoch=head.epoch, parent=0, execution_id="x-1", manifest=manifest, host_id=""
+        ) == (1, True)
+    return manifest
+
+
+async def test_store_is_counted_checked_backed_up_and_restored(
+    make_server: Callable[..., Server], tmp_path: Path
+) -> None:
+    server = on_tcp(make_server)
+    manifest = await save(server)
+    counts = json.loads(store(server, "stats", "--json").stdout)
+    assert (counts["sessions"], counts["durable_versions"], counts["regions_on_disk"]) == (1, 1, 2)
+    assert "2 on the disk" in store(server, "stats").stdout
+    checked = store(server, "verify")
+    assert checked.returncode == 0 and "4 units and regions: 0 problem(s)" in checked.stdout, checked
+    assert "freed 0 version(s)" in store(server, "gc").stdout
+    saved = store(server, "backup", str(tmp_path / "backup"))
+    assert "copied 1 session(s) with 1 version(s)" in saved.stdout, saved
+    again = store(server, "backup", str(tmp_path / "backup"))
+    assert again.returncode == 2 and "BACKUP_FOLDER" in again.stderr
+    full = store(server, "restore", str(tmp_path / "backup"))
+    assert full.returncode == 5 and "STORE_NOT_EMPTY" in full.stderr
+    other = on_tcp(make_server)
+    async with other.client(20):
+        restored = store(other, "restore", str(tmp_path / "backup"))
+    assert "copied 1 session(s)" in restored.stdout, restored
+    async with other.client() as client:
+        assert (await client.manifest("s-1")).manifest == manifest
+        chunks = [data async for _, _, data in client.get_regions([key for key, _ in STATE.region_chunks()])]
+        assert chunks == list(STATE.regions.values())
+    assert store(other, "verify").returncode == 0
+    damage(other)
+    broken = store(other, "verify")
+    assert broken.returncode == 1 and "is damaged on the store's disk" in broken.stdout
+    assert store(other, "verify", "--index-only").returncode == 0
+
+
+def damage(server: Server) -> None:
+    """One byte of the first region."""
+    victim = hash128(next(iter(STATE.regions.values())))
+    path = server.data / "regions" / "regions-0000.bin"
+    data = path.read_bytes()
+    at = next(start for start in range(0, len(data), 2 << 20) if hash128(data[start : start + 6_000]) == victim)
+    with path.open("r+b") as file:
+        file.seek(at + 9)
+        file.write(b"\xff")
