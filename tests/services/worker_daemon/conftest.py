@@ -11,9 +11,15 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from daemon_fakes import Parts, parts_of_a_daemon
+from execution_bench import Bench
 
 
 @pytest.fixture
 async def parts() -> AsyncIterator[Parts]:
     async with parts_of_a_daemon() as made:
         yield made
+
+
+@pytest.fixture
+def bench(parts: Parts) -> Bench:
+    return Bench(parts, parts.pool())

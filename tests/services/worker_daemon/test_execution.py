@@ -2,8 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgpack
@@ -20,109 +18,16 @@ from daemon_fakes import (
     until,
     within,
 )
+from execution_bench import ONE, RECIPE, Bench, dying, hang, messages_of, reply_of
 
 from looseleaf.errors import Conflict, Corrupt, InvalidArgument, Unavailable
-from looseleaf.ids import Epoch, ExecutionId, LeaseId, Version, WorkerId
-from looseleaf.services.worker_daemon.core.lease_table import HeldLease
+from looseleaf.ids import ExecutionId, Version, WorkerId
 from looseleaf.services.worker_daemon.core.worker_life import Stage
-from looseleaf.services.worker_daemon.execution import CellExecution, HostFacts
-from looseleaf.services.worker_daemon.execution_log import ExecutionRecord
-from looseleaf.services.worker_daemon.pool import WorkerPool
-from looseleaf.v1 import recipe_pb2, scheduler_pb2, types_pb2
+from looseleaf.v1 import scheduler_pb2, types_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
 
-ONE = Epoch(1)
-RECIPE = recipe_pb2.ExecutionRecipe(version=1, names=["x"])
 STARTED, FINISHED = scheduler_pb2.EXECUTION_STATE_STARTED, scheduler_pb2.EXECUTION_STATE_FINISHED
 SAVED, FAILED = scheduler_pb2.EXECUTION_STATE_SAVED, scheduler_pb2.EXECUTION_STATE_FAILED
-
-
-@dataclass
-class Reports:
-    """What the scheduler would hear."""
-
-    all: list[scheduler_pb2.ReportExecutionRequest] = field(default_factory=list)
-
-    def report_progress(self, request: scheduler_pb2.ReportExecutionRequest) -> None:
-        self.all.append(request)
-
-    report_end = report_progress
-
-
-@dataclass
-class Bench:
-    """One execution after the other on a pool; `finished` counts the leases that were given back."""
-
-    parts: Parts
-    pool: WorkerPool
-    reports: Reports = field(default_factory=Reports)
-    finished: int = 0
-    number: int = 0
-    keep_leftovers_s: float = 60.0
-    keep_unsaved_s: float = 60.0
-
-    def start(
-        self, *, worker_id: WorkerId | None = None, path: int = 3, gpus: tuple[int, ...] = (0,),
-        required: bool = False, **start: Any,
-    ) -> CellExecution:
-        self.number += 1
-        execution_id = ExecutionId(f"x-{self.number}")
-        lease = HeldLease(
-            LeaseId("l-1"), SESSION, ONE, execution_id, gpus, worker_id, path, 10.0, time.monotonic(), 1e12, True,
-            worker_required=required,
-        )
-        cell = {"version": 1, "recipe": RECIPE, "source": "x", "execution_count": 3, **start}
-        request = pb.ExecuteStart(execution_id=execution_id, **cell)
-        reporter: Any = self.reports
-        host = HostFacts("h0", "none", False, self.keep_leftovers_s, self.keep_unsaved_s)
-        return CellExecution(
-            request, lease, ExecutionRecord(execution_id), self.pool, reporter, host, self._finish
-        )  # fmt: skip
-
-    def _finish(self) -> None:
-        self.finished += 1
-
-    async def run(self, **start: Any) -> tuple[CellExecution, pb.CellSaved]:
-        execution = self.start(**start)
-        await within(execution.run())
-        return execution, self.checked(execution)
-
-    def checked(self, execution: CellExecution) -> pb.CellSaved:
-        """The outcome of an ended execution, which is complete whatever happened."""
-        messages = messages_of(execution)
-        assert [message.position for message in messages] == list(range(1, len(messages) + 1))
-        assert messages[-1].HasField("saved") and sum(message.HasField("ended") for message in messages) == 1
-        last = self.reports.all[-1]
-        assert last.release and last.execution_id == execution.lease.execution_id and self.finished == self.number
-        assert all(facts.users == 0 for facts in self.pool.facts())
-        return messages[-1].saved
-
-
-@pytest.fixture
-def bench(parts: Parts) -> Bench:
-    return Bench(parts, parts.pool())
-
-
-def messages_of(execution: CellExecution) -> list[pb.ExecuteResponse]:
-    return execution.record._messages
-
-
-def reply_of(execution: CellExecution) -> dict[str, Any]:
-    ended = next(message.ended for message in messages_of(execution) if message.HasField("ended"))
-    reply: dict[str, Any] = msgpack.unpackb(ended.reply)
-    return reply
-
-
-async def hang(_worker: ScriptedWorker, _request: Any) -> Any:
-    await asyncio.Event().wait()
-
-
-def dying(code: int = -9) -> Any:
-    async def die(worker: ScriptedWorker, _request: Any) -> Any:
-        worker.die(code)
-        await asyncio.Event().wait()
-
-    return die
 
 
 async def test_cell_runs_is_saved_and_reported(bench: Bench) -> None:
@@ -507,107 +412,3 @@ async def test_preparation_refused_by_the_worker_is_not_run(bench: Bench) -> Non
     bench.parts.script.prepare = refuse
     _execution, saved = await bench.run()
     assert saved.error_reason == "CWD_UNUSABLE" and "run" not in bench.parts.forker.workers[0].asked
-
-
-def unsaved_after(*rows: dict[str, Any]) -> Any:
-    """A cell whose save reports these unsaved variables."""
-
-    async def run(worker: ScriptedWorker, request: Any) -> Any:
-        await run_well(worker, request)
-        reasons = {"reason": "GENERATOR", "path": "x"}
-        return {**saved_reply(), "unsaved": [{**reasons, **row} for row in rows]}
-
-    return run
-
-
-IT = {"name": "it", "here": True, "alive": True}
-CLOSED = {"name": "closed", "here": True, "alive": False}
-ELSEWHERE = {"name": "elsewhere", "here": False, "alive": False}
-
-
-async def test_worker_is_kept_for_variables_that_live_in_it_only(bench: Bench) -> None:
-    bench.parts.script.run = unsaved_after(IT, CLOSED, ELSEWHERE)
-    _execution, saved = await bench.run()
-    assert [(item.name, item.here) for item in saved.unsaved] == [("it", True), ("closed", True), ("elsewhere", False)]
-    assert saved.unsaved_kept_s == 60.0
-    hold = bench.reports.all[-1].worker.hold
-    assert list(hold.names) == ["it"] and 59 < hold.left_s <= 60 and hold.epoch == ONE
-
-
-@pytest.mark.parametrize(("rows", "keep_s"), [((IT,), 0.0), ((CLOSED, ELSEWHERE), 60.0), ((), 60.0)])
-async def test_worker_is_kept_for_nothing_that_nobody_can_use(bench: Bench, rows: Any, keep_s: float) -> None:
-    bench.parts.script.run, bench.keep_unsaved_s = unsaved_after(*rows), keep_s
-    _execution, saved = await bench.run()
-    assert saved.unsaved_kept_s == 0.0 and not bench.reports.all[-1].worker.HasField("hold")
-
-
-async def test_hold_begins_anew_with_each_save_and_ends_when_the_variable_is_gone(bench: Bench) -> None:
-    bench.parts.script.run = unsaved_after(IT)
-    await bench.run()
-    [facts] = bench.pool.facts()
-    facts.held_until_s = time.monotonic() + 1
-    await bench.run(worker_id=facts.worker_id)
-    assert facts.held_until_s > time.monotonic() + 59
-    bench.parts.script.run = unsaved_after()
-    await bench.run(worker_id=facts.worker_id)
-    assert not facts.held(time.monotonic()) and not facts.unsaved
-
-
-async def test_required_worker_is_asked_whether_the_variables_live_there(bench: Bench) -> None:
-    bench.parts.script.run = unsaved_after(IT)
-    await bench.run()
-    [facts] = bench.pool.facts()
-    asked: list[Any] = []
-
-    async def prepare(worker: ScriptedWorker, request: Any) -> Any:
-        asked.append(request["needed"])
-        return await prepare_well(worker, request)
-
-    bench.parts.script.prepare = prepare
-    _execution, saved = await bench.run(worker_id=facts.worker_id, required=True, needed_names=["it"])
-    assert asked == [["it"]] and saved.error_reason == "" and saved.worker_id == facts.worker_id
-
-
-async def test_required_worker_that_has_another_value_is_not_given_the_cell(bench: Bench) -> None:
-    await bench.run()
-    [facts] = bench.pool.facts()
-
-    async def prepare(worker: ScriptedWorker, request: Any) -> Any:
-        return {**await prepare_well(worker, request), "not_live": ["it"]}
-
-    bench.parts.script.prepare = prepare
-    execution, saved = await bench.run(worker_id=facts.worker_id, required=True, needed_names=["it"])
-    assert saved.error_reason == "UNSAVED_GONE" and "'it'" in saved.error_message
-    assert "nothing was run" in saved.error_message and execution._started_s is None
-
-
-async def test_required_worker_that_is_gone_is_not_replaced(bench: Bench) -> None:
-    _execution, saved = await bench.run(worker_id=WorkerId("w-gone"), required=True, needed_names=["it"])
-    assert saved.error_reason == "UNSAVED_GONE" and bench.parts.forker.workers == []
-    assert "nothing was run" in saved.error_message
-
-
-async def test_required_worker_that_dies_before_the_cell_is_not_replaced(bench: Bench) -> None:
-    bench.parts.script.run = unsaved_after(IT)
-    await bench.run()
-    [facts] = bench.pool.facts()
-    bench.parts.script.prepare = dying()
-    _execution, saved = await bench.run(worker_id=facts.worker_id, required=True, needed_names=["it"])
-    assert saved.error_reason == "UNSAVED_GONE" and "SIGKILL" in saved.error_message
-    assert len(bench.parts.forker.workers) == 1
-    await until(lambda: bool(bench.pool.ended_holders(time.monotonic())))
-    assert "SIGKILL" in bench.pool.ended_holders(time.monotonic())[0].why
-
-
-async def test_killed_holder_is_told_with_its_cause(bench: Bench) -> None:
-    bench.parts.script.run = unsaved_after(IT)
-    await bench.run()
-    [facts] = bench.pool.facts()
-    bench.parts.script.run = hang
-    execution = bench.start(worker_id=facts.worker_id)
-    running = asyncio.create_task(execution.run())
-    await until(lambda: facts.stage is Stage.RUNNING)
-    execution.interrupt(kill=True)
-    await within(running)
-    await until(lambda: bool(bench.pool.ended_holders(time.monotonic())))
-    assert "as the person asked" in bench.pool.ended_holders(time.monotonic())[0].why

@@ -1,0 +1,118 @@
+"""Executions that leave variables which cannot be saved, and such that need them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+from daemon_fakes import ScriptedWorker, prepare_well, run_well, saved_reply, until, within
+from execution_bench import ONE, Bench, dying, hang
+
+from looseleaf.ids import WorkerId
+from looseleaf.services.worker_daemon.core.worker_life import Stage
+
+
+def unsaved_after(*rows: dict[str, Any]) -> Any:
+    """A cell whose save reports these unsaved variables."""
+
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        await run_well(worker, request)
+        reasons = {"reason": "GENERATOR", "path": "x"}
+        return {**saved_reply(), "unsaved": [{**reasons, **row} for row in rows]}
+
+    return run
+
+
+IT = {"name": "it", "here": True, "alive": True}
+CLOSED = {"name": "closed", "here": True, "alive": False}
+ELSEWHERE = {"name": "elsewhere", "here": False, "alive": False}
+
+
+async def test_worker_is_kept_for_variables_that_live_in_it_only(bench: Bench) -> None:
+    bench.parts.script.run = unsaved_after(IT, CLOSED, ELSEWHERE)
+    _execution, saved = await bench.run()
+    assert [(item.name, item.here) for item in saved.unsaved] == [("it", True), ("closed", True), ("elsewhere", False)]
+    assert saved.unsaved_kept_s == 60.0
+    hold = bench.reports.all[-1].worker.hold
+    assert list(hold.names) == ["it"] and 59 < hold.left_s <= 60 and hold.epoch == ONE
+
+
+@pytest.mark.parametrize(("rows", "keep_s"), [((IT,), 0.0), ((CLOSED, ELSEWHERE), 60.0), ((), 60.0)])
+async def test_worker_is_kept_for_nothing_that_nobody_can_use(bench: Bench, rows: Any, keep_s: float) -> None:
+    bench.parts.script.run, bench.keep_unsaved_s = unsaved_after(*rows), keep_s
+    _execution, saved = await bench.run()
+    assert saved.unsaved_kept_s == 0.0 and not bench.reports.all[-1].worker.HasField("hold")
+
+
+async def test_hold_begins_anew_with_each_save_and_ends_when_the_variable_is_gone(bench: Bench) -> None:
+    bench.parts.script.run = unsaved_after(IT)
+    await bench.run()
+    [facts] = bench.pool.facts()
+    facts.held_until_s = time.monotonic() + 1
+    await bench.run(worker_id=facts.worker_id)
+    assert facts.held_until_s > time.monotonic() + 59
+    bench.parts.script.run = unsaved_after()
+    await bench.run(worker_id=facts.worker_id)
+    assert not facts.held(time.monotonic()) and not facts.unsaved
+
+
+async def test_required_worker_is_asked_whether_the_variables_live_there(bench: Bench) -> None:
+    bench.parts.script.run = unsaved_after(IT)
+    await bench.run()
+    [facts] = bench.pool.facts()
+    asked: list[Any] = []
+
+    async def prepare(worker: ScriptedWorker, request: Any) -> Any:
+        asked.append(request["needed"])
+        return await prepare_well(worker, request)
+
+    bench.parts.script.prepare = prepare
+    _execution, saved = await bench.run(worker_id=facts.worker_id, required=True, needed_names=["it"])
+    assert asked == [["it"]] and saved.error_reason == "" and saved.worker_id == facts.worker_id
+
+
+async def test_required_worker_that_has_another_value_is_not_given_the_cell(bench: Bench) -> None:
+    await bench.run()
+    [facts] = bench.pool.facts()
+
+    async def prepare(worker: ScriptedWorker, request: Any) -> Any:
+        return {**await prepare_well(worker, request), "not_live": ["it"]}
+
+    bench.parts.script.prepare = prepare
+    execution, saved = await bench.run(worker_id=facts.worker_id, required=True, needed_names=["it"])
+    assert saved.error_reason == "UNSAVED_GONE" and "'it'" in saved.error_message
+    assert "nothing was run" in saved.error_message and execution._started_s is None
+
+
+async def test_required_worker_that_is_gone_is_not_replaced(bench: Bench) -> None:
+    _execution, saved = await bench.run(worker_id=WorkerId("w-gone"), required=True, needed_names=["it"])
+    assert saved.error_reason == "UNSAVED_GONE" and bench.parts.forker.workers == []
+    assert "nothing was run" in saved.error_message
+
+
+async def test_required_worker_that_dies_before_the_cell_is_not_replaced(bench: Bench) -> None:
+    bench.parts.script.run = unsaved_after(IT)
+    await bench.run()
+    [facts] = bench.pool.facts()
+    bench.parts.script.prepare = dying()
+    _execution, saved = await bench.run(worker_id=facts.worker_id, required=True, needed_names=["it"])
+    assert saved.error_reason == "UNSAVED_GONE" and "SIGKILL" in saved.error_message
+    assert len(bench.parts.forker.workers) == 1
+    await until(lambda: bool(bench.pool.ended_holders(time.monotonic())))
+    assert "SIGKILL" in bench.pool.ended_holders(time.monotonic())[0].why
+
+
+async def test_killed_holder_is_told_with_its_cause(bench: Bench) -> None:
+    bench.parts.script.run = unsaved_after(IT)
+    await bench.run()
+    [facts] = bench.pool.facts()
+    bench.parts.script.run = hang
+    execution = bench.start(worker_id=facts.worker_id)
+    running = asyncio.create_task(execution.run())
+    await until(lambda: facts.stage is Stage.RUNNING)
+    execution.interrupt(kill=True)
+    await within(running)
+    await until(lambda: bool(bench.pool.ended_holders(time.monotonic())))
+    assert "as the person asked" in bench.pool.ended_holders(time.monotonic())[0].why
