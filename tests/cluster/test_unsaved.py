@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,8 +14,12 @@ import pytest
 
 from looseleaf.local.cluster import LocalCluster
 
+pytestmark = pytest.mark.timeout(300)
+
 GPU = {"looseleaf": {"device": "gpu"}}
 KEEP_S = 6.0
+CELL_TIMEOUT_S = 90.0
+THREADS_ENV = {"OMP_NUM_THREADS": "1"}
 FIRST = (
     "import torch\nfrom torch.utils.data import DataLoader, TensorDataset\ntorch.manual_seed(3)\n"
     "loader = DataLoader(TensorDataset(torch.arange(12.0)), batch_size=3, shuffle=True)\n"
@@ -49,14 +53,12 @@ def gpu(notebook: Any, code: str) -> Any:
 
 
 def test_loaders_iterator_gives_the_same_batches_over_three_gpu_cells_as_on_an_ordinary_kernel(new: Any) -> None:
-    shown, namespace = io.StringIO(), dict[str, Any]()
-    with contextlib.redirect_stdout(shown):
-        for cell in BATCHES:
-            exec(cell, namespace)
+    command, env = [sys.executable, "-c", "\n".join(BATCHES)], {**os.environ, **THREADS_ENV}
+    reference = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=env)
     notebook = new()
     outcomes = [gpu(notebook, cell) for cell in BATCHES]
     assert [outcome.ename for outcome in outcomes] == ["", "", ""]
-    assert "".join(outcome.text for outcome in outcomes) == shown.getvalue()
+    assert "".join(outcome.text for outcome in outcomes) == reference.communicate(timeout=CELL_TIMEOUT_S)[0]
     assert len({outcome.report["worker"] for outcome in outcomes}) == 1
 
 
@@ -66,7 +68,24 @@ def test_cpu_cell_is_told_where_the_variable_lives_and_what_to_do(new: Any) -> N
     refused = notebook.run("next(numbers)")
     assert refused.ename == "UNSAVED_VARIABLE"
     assert f"GPU process {first.report['worker']}" in refused.error and "put %%gpu" in refused.error
-    assert notebook.run("%%gpu\nnext(numbers)").value == "1"
+    # A preparation at a newer version, on that worker, takes nothing away.
+    notebook.ok("other = 1")
+    notebook.prepare("%%gpu\nnext(numbers), other")
+    assert notebook.run("%%gpu\nnext(numbers), other").value == "(1, 1)"
+
+
+def test_interrupted_cell_leaves_the_variable_where_it_was(new: Any) -> None:
+    notebook = new()
+    gpu(notebook, "import time\nnumbers = (n for n in range(9))")
+    message_id = notebook.start("for n in numbers:\n    print(n)\n    time.sleep(0.01 if n < 2 else 60)", GPU)
+
+    def interrupt(outcome: Any) -> None:
+        if outcome.text == "0\n1\n2\n" and not outcome.ename:
+            notebook.manager.interrupt_kernel()
+            outcome.text += "interrupted\n"
+
+    assert notebook.finish(message_id, on_output=interrupt).ename == "KeyboardInterrupt"
+    assert gpu(notebook, "next(numbers)").value == "3"
 
 
 def test_variable_of_the_kernel_is_used_there_and_a_gpu_cell_that_needs_it_is_refused(new: Any) -> None:
