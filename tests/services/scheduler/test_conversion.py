@@ -5,9 +5,19 @@ from __future__ import annotations
 import pytest
 
 from looseleaf.errors import InvalidArgument
-from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, WorkerId
+from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, Version, WorkerId
 from looseleaf.services.scheduler import conversion
-from looseleaf.services.scheduler.core.facts import ExecutionState, Figures, Lease, StartPath, WorkerStage
+from looseleaf.services.scheduler.core.facts import (
+    EndedHolder,
+    ExecutionState,
+    Figures,
+    Hold,
+    Lease,
+    Need,
+    StartPath,
+    WorkerReport,
+    WorkerStage,
+)
 from looseleaf.v1 import recipe_pb2, scheduler_pb2, types_pb2
 
 
@@ -23,8 +33,28 @@ def test_enums_carry_the_numbers_of_the_wire(ours: type, wire: object, prefix: s
 def test_lease_survives_the_round_trip() -> None:
     lease = Lease(
         LeaseId("l1"), SessionId("s1"), Epoch(3), ExecutionId("x1"), HostId("h0"), "unix:/h0", (1, 2), WorkerId("w1"),
-        StartPath.WARM, 10_000)
+        StartPath.WARM, 10_000, worker_required=True)
     assert conversion.lease_facts(conversion.lease_message(lease)) == lease
+
+
+@pytest.mark.parametrize("hold", [None, Hold(("f", "it"), 42.5, Epoch(3))])
+def test_worker_survives_the_round_trip(hold: Hold | None) -> None:
+    worker = WorkerReport(
+        WorkerId("w1"), SessionId("s1"), WorkerStage.COMPLETED, Version(4), "h", (1, 2), ExecutionId("x1"), 7, 8, hold)
+    assert conversion.worker_facts(conversion.worker_message(worker)) == worker
+
+
+def test_heartbeat_tells_which_workers_ended_with_unsaved_variables() -> None:
+    request = scheduler_pb2.HeartbeatRequest(
+        host=types_pb2.HostAddress(host_id="h0", address="unix:/h0"), incarnation="i1",
+        ended_holders=[scheduler_pb2.EndedHolder(worker_id="w1", why="exited", ended_s_ago=1.5)])
+    assert conversion.host_report(request).ended_holders == (EndedHolder(WorkerId("w1"), "exited", 1.5),)
+
+
+def test_run_names_the_worker_that_it_needs_and_for_what() -> None:
+    assert conversion.need_facts(scheduler_pb2.RequestRunRequest()) == Need()
+    request = scheduler_pb2.RequestRunRequest(needed_worker_id="w1", needed_names=["it"])
+    assert conversion.need_facts(request) == Need(WorkerId("w1"), ("it",))
 
 
 def test_figures_survive_the_round_trip() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from pathlib import Path
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -49,7 +51,8 @@ counts = st.integers(0, 2**63)
 times = st.floats(0, 1e12)
 leases = st.builds(
     Lease, texts.map(LeaseId), texts.map(SessionId), counts.map(Epoch), texts.map(ExecutionId), texts.map(HostId),
-    texts, st.lists(st.integers(0, 63), max_size=8).map(tuple), texts.map(WorkerId), st.sampled_from(StartPath), counts)
+    texts, st.lists(st.integers(0, 63), max_size=8).map(tuple), texts.map(WorkerId), st.sampled_from(StartPath), counts,
+    st.booleans())
 figures = st.builds(Figures, times, times, times, times, counts, counts, counts, times, times, times)
 records = st.builds(
     ExecutionRecord, counts, texts.map(ExecutionId), texts.map(SessionId), counts.map(Epoch),
@@ -70,6 +73,15 @@ def test_any_bytes_are_read_or_refused_as_corrupt(data: bytes) -> None:
     for decode in (decode_execution, decode_host, decode_session, decode_totals):
         with contextlib.suppress(Corrupt):
             decode(data)
+
+
+def test_lease_of_an_older_version_is_read() -> None:
+    lease = Lease(
+        LeaseId("l1"), SessionId("s1"), Epoch(1), ExecutionId("x1"), HostId("h0"), "unix:/h0", (0,), WorkerId("w1"),
+        StartPath.WARM, 10_000)
+    fields = msgpack.unpackb(encode_execution(replace(record("x1"), lease=lease)))
+    assert fields[6].pop() is False
+    assert decode_execution(msgpack.packb(fields)).lease == lease
 
 
 def test_host_and_sums_survive_the_round_trip() -> None:
