@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import types
 from typing import Any, Final
@@ -110,10 +111,35 @@ def _preview(value: Any, depth: int) -> str:
     if isinstance(value, type):
         return f"class {value.__name__}"
     if isinstance(value, types.FunctionType):
-        return f"function {value.__name__}"
+        return f"function {value.__name__}({_parameters(value)})"
     sizes = sizes_of(value)
     details = ", ".join(str(sizes[key]) for key in ("shape", "dtype", "device") if key in sizes)
     return f"{kind.__name__}({details})" if details else f"{kind.__name__} object"
+
+
+def _parameters(function: types.FunctionType) -> str:
+    """As in the function's text, without annotations."""
+    code, given = function.__code__, function.__kwdefaults__ or {}
+    count = code.co_argcount
+    names = list(code.co_varnames)
+    positional, only = names[:count], names[count : count + code.co_kwonlyargcount]
+    stars = names[count + len(only) :]
+    defaults = function.__defaults__ or ()
+    first = count - len(defaults)
+    parts = [
+        name if index < first else f"{name}={_preview(defaults[index - first], 1)}"
+        for index, name in enumerate(positional)
+    ]
+    if code.co_posonlyargcount > 0:
+        parts.insert(code.co_posonlyargcount, "/")
+    if code.co_flags & inspect.CO_VARARGS:
+        parts.append(f"*{stars.pop(0)}")
+    elif only:
+        parts.append("*")
+    parts += [f"{name}={_preview(given[name], 1)}" if name in given else name for name in only]
+    if code.co_flags & inspect.CO_VARKEYWORDS:
+        parts.append(f"**{stars.pop(0)}")
+    return ", ".join(parts)
 
 
 def _preview_container(value: Any, depth: int) -> str:

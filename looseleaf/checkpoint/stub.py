@@ -67,7 +67,7 @@ class Stub:
         object.__setattr__(self, "_looseleaf_unsaved", unsaved)
 
     @property
-    def __class__(self) -> Any:
+    def __class__(self) -> Any:  # type: ignore[misc]
         # What isinstance asks for when it is not about stubs. IPython does so with the first word of each cell, before
         # it runs: is it a macro?
         if sys._getframe(1).f_globals.get("__name__", "").startswith(("IPython.", "ipykernel.")):

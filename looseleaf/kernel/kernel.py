@@ -10,6 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from ipykernel.ipkernel import IPythonKernel
@@ -45,6 +46,7 @@ from looseleaf.kernel.session import KernelSession, load_config
 from looseleaf.kernel.sources import cell_sources, name_cell
 from looseleaf.kernel.stdin import ask_person
 from looseleaf.kernel.time_travel import TimeTravel
+from looseleaf.kernel.views import Views, view_if, without_views
 from looseleaf.recipe.recipe import Recipe
 from looseleaf.worker.device_magics import register_device_magics
 from looseleaf.worker.thread_counts import thread_count_here
@@ -60,7 +62,7 @@ COMMIT_BEFORE_PREPARE_S: Final = 2.0
 _Base: Any = IPythonKernel
 
 
-class LooseLeafKernel(_Base):  # type: ignore[misc]
+class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
     """An IPython kernel that lends itself a GPU for the length of one cell."""
 
     implementation = "looseleaf"
@@ -131,7 +133,7 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
             return reply
 
         if silent or not store_history or threading.current_thread() is not threading.main_thread():
-            return await self._run_aside(run_here)
+            return await self._run_aside(run_here, looks=silent or not store_history)
         self._main_loop = asyncio.get_running_loop()
         self._idle_commits.cancel()
         self._busy = True
@@ -153,13 +155,16 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
             if self.looseleaf.commits.pending:
                 self._idle_commits.schedule(self._main_loop, self.looseleaf.commit_delay_s())
 
-    async def _run_aside(self, run_here: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-        """A request that is no cell of the notebook: it is not routed, but may change state."""
+    async def _run_aside(self, run_here: Callable[[], Awaitable[dict[str, Any]]], *, looks: bool) -> dict[str, Any]:
+        """A request that is no cell of the notebook: it is not routed, but may change state.
+
+        `looks`: it is a front end's, to show variables.
+        """
         on_main_thread = threading.current_thread() is threading.main_thread()
         if on_main_thread:
             self._busy = True
         try:
-            with self._interrupts.raised():
+            with self._interrupts.raised(), view_if(looks):
                 return await run_here()
         finally:
             if on_main_thread:
@@ -170,12 +175,16 @@ class LooseLeafKernel(_Base):  # type: ignore[misc]
         self, request: CellRequest, run_here: Callable[[], Any], user_expressions: Any, allow_stdin: bool
     ) -> dict[str, Any]:
         began_s = time.monotonic()
-        recipe = self._route(request)
+        # Looking at variables needs none of their values.
+        rest = replace(request, source=without_views(request.source))
+        recipe = self._route(rest)
+        if recipe.label == "gpu" and rest != request:
+            recipe = self._route(request)
         if note := stale_note(self.looseleaf.take_stale()):
             publish_output(self, {"type": "stream", "name": "stderr", "text": note})
         if recipe.label == "gpu":
             return await self._run_on_worker(request, recipe, user_expressions, allow_stdin, began_s)
-        self.looseleaf.ready_for_cpu(recipe, request.source)
+        self.looseleaf.ready_for_cpu(recipe, rest.source)
         return await self._run_cpu_cell(request, recipe, run_here)
 
     def _route(self, request: CellRequest) -> Recipe:
