@@ -156,9 +156,13 @@ class Rig:
         response: frontend_pb2.PrepareCellResponse = await self.stub.PrepareCell(request, timeout_s=WAIT_S)
         return response
 
-    def submit(self, source: str, *, version: int = 0, epoch: int = 1, **cell: Any) -> Any:
+    def submit(
+        self, source: str, *, version: int = 0, epoch: int = 1, worker_id: str = "", names: tuple[str, ...] = (),
+        **cell: Any,
+    ) -> Any:
         request = frontend_pb2.SubmitCellRequest(
-            execution_id="x-1", cell=cell_text(source, **cell), epoch=epoch, version=version, priority="interactive"
+            execution_id="x-1", cell=cell_text(source, **cell), epoch=epoch, version=version, priority="interactive",
+            needed_worker_id=worker_id, needed_names=names,
         )
         return self.stub.SubmitCell(request, timeout_s=WAIT_S)
 

@@ -134,6 +134,14 @@ async def test_prepare_half_typed_text_has_a_partial_recipe(rig: Any) -> None:
     assert response.worker_id == "w-1"
 
 
+async def test_submit_passes_on_which_worker_the_cell_needs_and_for_what(rig: Any) -> None:
+    rig.scheduler.may_lease.set()
+    async with rig.submit("next(it)", worker_id="w-7", names=("it",)) as stream:
+        assert [message async for message in stream]
+    (run,) = rig.scheduler.runs
+    assert (run.needed_worker_id, list(run.needed_names)) == ("w-7", ["it"])
+
+
 async def test_submit_streams_recipe_queue_and_lease(rig: Any) -> None:
     rig.store.put({"m": 64 * MIB})
     rig.scheduler.positions = [2, 1]

@@ -141,6 +141,15 @@ async def test_cell_is_carried_from_its_recipe_to_its_save(clients: FakeClients)
     assert clients.closed == ["submit", "execute"]
 
 
+async def test_what_the_cell_needs_of_one_worker_is_told_to_scheduler_and_host(clients: FakeClients) -> None:
+    clients.connections = [[saved(1)]]
+    kernel = Kernel(clients, needed_worker="w-1", needed_names=["it"])
+    await within(kernel.relay.run())
+    [request] = clients.submitted
+    assert (request.needed_worker_id, list(request.needed_names)) == ("w-1", ["it"])
+    assert list(clients.sent[0][0].start.needed_names) == ["it"]
+
+
 async def test_connection_that_breaks_is_joined_again_and_nothing_is_heard_twice(clients: FakeClients) -> None:
     clients.connections = [
         [text(1), text(2), down("host")],
