@@ -140,12 +140,49 @@ void test_canonical(std::mt19937& random) {
   if (made) expect(lc::canonical_pickle(*made) == made, "a canonical pickle to stay as it is");
 }
 
+// Opcodes with arguments of every kind, well formed or not, and pickles that are cut, joined and repeated.
+std::string random_pickle(std::mt19937& random) {
+  static const std::string kOpcodes = std::string("\x95\x2e\x94\x68\x6a\x80\x4b\x82\x4d\x83\x4a\x84\x47\x8a\x43\x8c\x8b\x42\x58\x8e\x96\x8d", 22) +
+                                      "cFgiILpPSVqrQ]})(a0R\x81\x92\x93";
+  const auto number = [&](std::uint64_t least, std::uint64_t most) {
+    return std::uniform_int_distribution<std::uint64_t>(least, most)(random);
+  };
+  std::string data;
+  for (auto count = number(0, 40); count > 0; --count) {
+    const auto opcode = static_cast<unsigned char>(kOpcodes[number(0, kOpcodes.size() - 1)]);
+    data.push_back(static_cast<char>(opcode));
+    if (opcode == 0x8C) {
+      const auto size = number(0, 3);
+      data.push_back(static_cast<char>(size));
+      data.append(size, 'a');
+      if (number(0, 1) == 1) data.push_back('\x94');
+    } else if (opcode == 0x68) {
+      data.push_back(static_cast<char>(number(0, 6)));
+    } else {
+      // Lengths of any size: few of them fit what follows.
+      for (auto bytes = number(0, 9); bytes > 0; --bytes) {
+        data.push_back(static_cast<char>(number(0, 3) == 0 ? number(0, 255) : 0));
+      }
+    }
+  }
+  if (number(0, 1) == 1) data.push_back('.');
+  return number(0, 3) == 0 ? data + data : data;
+}
+
+void test_random_pickles(std::mt19937& random) {
+  const std::string data = random_pickle(random);
+  const std::vector<char> exact(data.begin(), data.end());
+  const auto made = lc::canonical_pickle({exact.data(), exact.size()});
+  if (made) expect(lc::canonical_pickle(*made) == made, "a canonical pickle of any bytes to stay as it is");
+}
+
 }  // namespace
 
 int main() {
   std::mt19937 random(7);
   for (int round = 0; round < 3000; ++round) test_dominators(random);
   for (int round = 0; round < 50000; ++round) test_canonical(random);
+  for (int round = 0; round < 200000; ++round) test_random_pickles(random);
   test_pointer_map(random);
   if (failed != 0) return std::printf("%d checks of the checkpoint code failed\n", failed), 1;
   std::printf("checkpoint: passed\n");
