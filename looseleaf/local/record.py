@@ -6,7 +6,7 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, get_origin, get_type_hints
 
 import psutil
 
@@ -57,6 +57,9 @@ class ClusterRecord:
         return is_process(self.supervisor_pid, self.supervisor_started_s)
 
 
+_Record = TypeVar("_Record", ServiceRecord, ClusterRecord)
+
+
 def write_record(run_dir: Path, record: ClusterRecord) -> None:
     """Replaces the file atomically: a reader sees the old or the new one, whole."""
     target = run_dir / FILE_NAME
@@ -70,16 +73,25 @@ def read_record(run_dir: Path) -> ClusterRecord | None:
     """The record in `run_dir`, None if there is none; raises Corrupt CLUSTER_RECORD_CORRUPT."""
     path = run_dir / FILE_NAME
     try:
-        value: dict[str, Any] = json.loads(path.read_text())
-        services = {name: ServiceRecord(**service) for name, service in value.pop("services").items()}
-        return ClusterRecord(services=services, **value)
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        services = {name: _checked(ServiceRecord(**service)) for name, service in value.pop("services").items()}
+        return _checked(ClusterRecord(services=services, **value))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise Corrupt(
             "CLUSTER_RECORD_CORRUPT",
             f"{path} cannot be read: see that no `looseleaf` process runs, then delete the file. Saved state is safe.",
         ) from error
+
+
+def _checked(record: _Record) -> _Record:
+    """The record; raises TypeError if a field is of another kind: a pid that is no number must not be looked for."""
+    for name, kind in get_type_hints(type(record)).items():
+        value, wanted = getattr(record, name), get_origin(kind) or kind
+        if type(value) is not wanted and not (wanted is float and type(value) is int):
+            raise TypeError(f"{name} is a {type(value).__name__}")
+    return record
 
 
 def remove_record(run_dir: Path) -> None:
