@@ -64,6 +64,8 @@ class LinkStateIO:
         self._segments_lock = threading.Lock()
         self._ring: _Ring | None = None
         self._segments: dict[int, int] = {}
+        # Parts of the ring that the daemon may still read.
+        self._under_way: deque[PendingReply] = deque()
         # The newest version that is known to survive this host.
         self.durable_version = 0
 
@@ -90,14 +92,10 @@ class LinkStateIO:
         """
         with self._ring_lock:
             ring = self._open_ring()
-            under_way: deque[PendingReply] = deque()
-            try:
-                self._put_batches(ring, items, under_way)
-                while under_way:
-                    self._finish(under_way.popleft())
-            finally:
-                # After an error the daemon may still read slots of other batches: wait before they are filled again.
-                self._abandon(under_way)
+            self._settle()
+            self._put_batches(ring, items, self._under_way)
+            while self._under_way:
+                self._finish(self._under_way.popleft())
 
     def _put_batches(
         self, ring: _Ring, items: Iterable[tuple[RegionRef, memoryview]], under_way: deque[PendingReply]
@@ -245,10 +243,11 @@ class LinkStateIO:
         _, fds = pending.result(STATE_TIMEOUT_S)
         close_fds(fds)
 
-    def _abandon(self, under_way: deque[PendingReply]) -> None:
-        while under_way:
+    def _settle(self) -> None:
+        """Waits for the parts of a put that failed or was broken off: not then, somebody else may be in a hurry."""
+        while self._under_way:
             try:
-                self._finish(under_way.popleft())
+                self._finish(self._under_way.popleft())
             except LooseLeafError as error:
                 _log.warning("put_regions_abandoned reason=%s", error.reason)
 

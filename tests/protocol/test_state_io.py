@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -180,6 +181,32 @@ def test_put_regions_arena_full_raises_and_a_later_put_works(both: tuple[Daemon,
         io.put_regions(region(number) for number in range(8))
     io.put_regions(region(number) for number in range(20, 24))
     for ref, data in (region(number) for number in range(20, 24)):
+        assert daemon.regions[ref.region_id] == data
+
+
+class BrokenOff(BaseException):
+    pass
+
+
+def test_put_regions_broken_off_waits_for_no_answer_until_the_next_put(both: tuple[Daemon, LinkStateIO]) -> None:
+    daemon, io = both
+    room = threading.Event()
+
+    def wait_for_room(message: dict[str, Any], fds: list[int]) -> Any:
+        assert room.wait(20)
+        return daemon.on_put_regions(message, fds)
+
+    def items() -> Iterator[tuple[Ref, memoryview]]:
+        yield from (region(number) for number in range(3))
+        raise BrokenOff
+
+    daemon.overrides["put_regions"] = wait_for_room
+    with pytest.raises(BrokenOff):
+        io.put_regions(items())
+    assert not daemon.regions
+    room.set()
+    io.put_regions(region(number) for number in range(20, 24))
+    for ref, data in (region(number) for number in (0, 1, *range(20, 24))):
         assert daemon.regions[ref.region_id] == data
 
 
