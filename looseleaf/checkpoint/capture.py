@@ -7,7 +7,8 @@ that need it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -33,6 +34,8 @@ ROUNDS_MAX: Final = 3
 _TRIES_MAX: Final = 3
 # Objects of stuck units that become heads.
 _PARTS_MAX: Final = 10_000
+# Nested calls while objects are pickled; deeper ones are cut into units.
+RECURSION_MAX: Final = 3000
 PROCESS_STATE: Final = "\0process"
 
 
@@ -163,7 +166,8 @@ class _Round:
         self._scope = scope
         named = Namer(graph, memory, self._labels, scope, cuts).run(roots, atoms, held, self._base)
         found.roots, found.drafts, found.inline = named.roots, named.drafts, named.inline
-        self._pickle_all(found)
+        with _bounded_recursion():
+            self._pickle_all(found)
         found.payloads = [block for block in memory.blocks if block.is_payload]
         return found
 
@@ -236,6 +240,20 @@ class _Round:
         path = path_to(graph, node, root)
         first = graph.root_names.get(root, "")
         return name + path[len(first) :] if path.startswith(first) else path
+
+
+@contextmanager
+def _bounded_recursion() -> Iterator[None]:
+    """A session may allow itself more recursion than the process's stack has room for."""
+    limit = sys.getrecursionlimit()
+    if limit <= RECURSION_MAX:
+        yield
+        return
+    sys.setrecursionlimit(RECURSION_MAX)
+    try:
+        yield
+    finally:
+        sys.setrecursionlimit(limit)
 
 
 def _edges(namespace: dict[str, Any], memory: MemoryMap) -> Edges:

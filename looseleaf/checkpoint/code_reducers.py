@@ -105,7 +105,7 @@ def reduce_enum_member(member: enum.Enum) -> Reduced:
 
 def reduce_weak_reference(reference: weakref.ref[Any]) -> Reduced:
     """Its target is saved with it, and lives after a restore only if somebody else holds it."""
-    return rebuild.weak_reference, (reference(), reference.__callback__)
+    return rebuild.weak_reference, (weakref.ref.__call__(reference), reference.__callback__)
 
 
 def proxied(proxy: Any) -> Any:
@@ -207,7 +207,7 @@ def reduce_mapping_proxy(proxy: types.MappingProxyType[Any, Any]) -> Reduced:
     (mapping,) = gc.get_referents(proxy)
     attributes = type(mapping) is dict and mapping.get("__dict__")
     owner = getattr(attributes, "__objclass__", None) if isinstance(attributes, types.GetSetDescriptorType) else None
-    if isinstance(owner, type) and vars(owner) == proxy:
+    if isinstance(owner, type) and gc.get_referents(vars(owner))[0] is mapping:
         return vars, (owner,)
     return types.MappingProxyType, (mapping,)
 

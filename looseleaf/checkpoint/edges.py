@@ -20,6 +20,7 @@ from typing import Any, Final
 from looseleaf.checkpoint import by_name, exceptions, widgets
 from looseleaf.checkpoint._native import ATOM, BYTES, LEAF, REFERENTS
 from looseleaf.checkpoint.code_reducers import context_variable_parts, proxied, registered_with
+from looseleaf.checkpoint.persons_code import BreakOff
 from looseleaf.checkpoint.refusals import refusal_of_type
 from looseleaf.checkpoint.stub import Stub
 from looseleaf.units import MIB
@@ -44,7 +45,9 @@ def _unfailing(handler: Handler) -> Handler:
     def handle(value: Any) -> Children:
         try:
             return handler(value)
-        except Exception:
+        except BreakOff:
+            raise
+        except BaseException:
             return []
 
     return handle
@@ -87,14 +90,16 @@ class Edges:
 
     def action(self, kind: type) -> int | Handler:
         """What is done with objects of exactly this type: an action of the native walk, or a handler."""
-        found = self._actions.get(kind)
-        if found is None:
-            try:
+        try:
+            found = self._actions.get(kind)
+            if found is None:
                 found = self._classify(kind)
-            except Exception:
-                # Such as a metaclass that answers no questions; its instances are looked at when they are pickled.
-                found = REFERENTS
-        return found if type(found) is int else _unfailing(found)
+        except BreakOff:
+            raise
+        except BaseException:
+            # Such as a metaclass that answers no questions; its instances are looked at when they are pickled.
+            found = REFERENTS
+        return found if isinstance(found, int) else _unfailing(found)
 
     def end(self) -> None:
         """The walk is over: lets go of itself, so that what it met need not wait for the cyclic collector."""
@@ -182,7 +187,7 @@ class Edges:
         return [value.handlers, value.filters]
 
     def _weakref(self, value: weakref.ref[Any]) -> Children:
-        return [value(), value.__callback__]
+        return [weakref.ref.__call__(value), value.__callback__]
 
     def _proxy(self, value: Any) -> Children:
         return [proxied(value)]

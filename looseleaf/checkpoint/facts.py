@@ -30,21 +30,23 @@ def light_header(value: Any, saved: UnitHeader | None) -> UnitHeader:
 
 
 def _modules(value: Any) -> tuple[str, ...]:
-    owner = value if isinstance(value, (type, types.FunctionType)) else type(value)
-    module = value.__name__ if isinstance(value, types.ModuleType) else owner.__module__
-    known = isinstance(value, types.ModuleType) or is_importable(owner)
+    kind = type(value)
+    owner = value if issubclass(kind, (type, types.FunctionType)) else kind
+    module = value.__name__ if issubclass(kind, types.ModuleType) else owner.__module__
+    known = issubclass(kind, types.ModuleType) or is_importable(owner)
     return (module,) if known and type(module) is str and module != "builtins" else ()
 
 
 def _names(value: Any) -> tuple[str, ...]:
     functions = [value]
-    if isinstance(value, types.MethodType):
+    if type(value) is types.MethodType:
         functions = [value.__func__]
-    elif isinstance(value, type) and not is_importable(value):
-        functions = [getattr(member, "__func__", member) for member in vars(value).values()]
+    elif issubclass(type(value), type) and not is_importable(value):
+        members = list(vars(value).values())
+        functions = [m.__func__ if type(m) in (staticmethod, classmethod) else m for m in members]
     found: set[str] = set()
     for function in functions:
-        if isinstance(function, types.FunctionType) and not is_importable(function):
+        if type(function) is types.FunctionType and not is_importable(function):
             found.update(names_read_by(function.__code__))
     return tuple(sorted(found))
 

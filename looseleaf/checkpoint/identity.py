@@ -15,10 +15,10 @@ def has_identity(value: Any) -> bool:
     kind = type(value)
     if kind in ATOMS or (kind is bytes and len(value) < BYTES_PAYLOAD_MIN):
         return False
-    if isinstance(value, (type, types.FunctionType)):
+    if issubclass(kind, (type, types.FunctionType)):
         return not by_name.is_importable(value)
-    if isinstance(value, types.ModuleType):
+    if issubclass(kind, types.ModuleType):
         return not by_name.is_importable_module(value)
-    if isinstance(value, types.BuiltinFunctionType):
+    if kind is types.BuiltinFunctionType:
         return value.__self__ is not None and not isinstance(value.__self__, types.ModuleType)
-    return not (isinstance(value, enum.Enum) and by_name.is_importable(kind))
+    return not (issubclass(kind, enum.Enum) and by_name.is_importable(kind))

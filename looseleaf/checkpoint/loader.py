@@ -118,7 +118,7 @@ class Loader:
             return
         try:
             mapped = self._io.map_many([self._manifest.payloads[payload_id].regions for payload_id in wanted])
-        except LooseLeafError:
+        except (LooseLeafError, OSError, MemoryError):
             # Each is asked for alone then, so that the others' variables are not lost with one.
             return
         self._mapped = dict(zip(wanted, mapped, strict=True))

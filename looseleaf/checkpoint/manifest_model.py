@@ -17,8 +17,8 @@ from looseleaf.units import KIB, MIB
 MANIFEST_BYTES_MAX: Final = 16 * MIB
 # Variables of one session.
 NAMES_MAX: Final = 100_000
-# Objects shared between variables, and the variables' own values.
-UNITS_MAX: Final = 100_000
+# Objects shared between variables, and the variables' own values: more than there may be variables.
+UNITS_MAX: Final = 120_000
 # Memory blocks of at least 64 KiB.
 PAYLOADS_MAX: Final = 100_000
 # Regions over all payloads and units: 1 TiB of state.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import types
 from collections import deque
 from itertools import pairwise
@@ -65,10 +66,19 @@ def _steps(way: list[Any]) -> str:
 
 def attributes_of(value: Any) -> Any:
     """The dict of an object's attributes, None if it has none; runs no code of its class."""
-    try:
-        return object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return None
+    kind: Any = type(value)
+    found = _attributes_of_type(kind)
+    return None if found is None else found.__get__(value)
+
+
+@functools.lru_cache(maxsize=4096)
+def _attributes_of_type(kind: type) -> Any:
+    """What gives an instance's own dict, None if there is none or a class made something else of the name."""
+    for base in type.__dict__["__mro__"].__get__(kind):
+        found = type.__dict__["__dict__"].__get__(base).get("__dict__")
+        if found is not None:
+            return found if type(found) is types.GetSetDescriptorType else None
+    return None
 
 
 def _step(above: Any, below: Any, owner: Any) -> str:

@@ -5,6 +5,7 @@ Whatever it raises costs its own variable and no other. Only a BreakOff, which a
 
 from __future__ import annotations
 
+import errno
 import resource
 from pathlib import Path
 from typing import Final
@@ -34,7 +35,7 @@ def restore_error(error: BaseException, type_name: str) -> LooseLeafError:
     """What a person is told when an object of the type could not be made again."""
     if isinstance(error, LooseLeafError):
         return error
-    if isinstance(error, MemoryError):
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return out_of_memory(f"a saved {type_name} could not be made again here")
     if isinstance(error, ModuleNotFoundError):
         return import_error(error, error.name or "", "")

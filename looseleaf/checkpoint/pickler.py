@@ -7,7 +7,6 @@ namespace, "dict:M" the namespace of module M, "attr:M:A" an attribute of module
 from __future__ import annotations
 
 import enum
-import io
 import logging
 import marshal
 import sys
@@ -24,6 +23,8 @@ from looseleaf.checkpoint.by_name import is_importable, is_library_module, modul
 from looseleaf.checkpoint.exceptions import reduce_exception
 from looseleaf.checkpoint.loaded_memory import inline_memory
 from looseleaf.checkpoint.memory import Block, MemoryMap
+from looseleaf.checkpoint.paths import attributes_of
+from looseleaf.checkpoint.pickle_file import PickleFile
 from looseleaf.checkpoint.progress_bars import is_progress_bar, reduce_progress_bar
 from looseleaf.checkpoint.refusals import refusal_of_instance, standard_streams
 from looseleaf.checkpoint.widgets import is_widget_part, reduce_widget
@@ -77,7 +78,7 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
     """
 
     def __init__(self, scope: PickleScope) -> None:
-        self.file = io.BytesIO()
+        self.file = PickleFile()
         super().__init__(self.file, protocol=PROTOCOL)
         self.scope = scope
         self.used: set[int | str] = set()
@@ -176,7 +177,10 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
     def _tensor(self, value: Any) -> Any:
         from looseleaf.checkpoint.torch_memory import reduce_tensor
 
-        if value.grad_fn is not None:
+        # No code of a subclass runs for a question.
+        with self.scope.torch._C.DisableTorchFunctionSubclass():
+            has_graph = value.grad_fn is not None
+        if has_graph:
             self.notes.append(f"GRAPH_NOT_CARRIED {self.scope.path_of(value)}")
         return reduce_tensor(value, self.scope.memory, self.scope.path_of)
 
@@ -197,7 +201,7 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
             return code_reducers.reduce_logger(value)
         if issubclass(kind, BaseException):
             return reduce_exception(value)
-        if isinstance(value, enum.Enum) and not is_importable(kind):
+        if issubclass(kind, enum.Enum) and not is_importable(kind):
             return code_reducers.reduce_enum_member(value)
         if issubclass(kind, weakref.ref):
             return code_reducers.reduce_weak_reference(value)
@@ -219,14 +223,14 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
         place = (rebuild.module_attribute, (kind.__module__, name))
         if is_library_module(kind.__module__):
             return place
-        state = getattr(value, "__dict__", None)
+        state = attributes_of(value)
         return place if state is None else (*place, state, None, None, rebuild.set_attributes)
 
     def _adopted_dict(self, value: Any) -> Any:
         """An object whose attribute dict is held by others too, or is the object itself."""
         if code_reducers.is_delegating(type(value)):
             return code_reducers.reduce_delegating(value)
-        attributes = getattr(value, "__dict__", None)
+        attributes = attributes_of(value)
         if type(attributes) is not dict and attributes is not value:
             return NotImplemented
         if attributes is not value and id(attributes) not in self._ids:

@@ -42,13 +42,15 @@ def is_encodable(text: str) -> bool:
 
 def kind_of(value: Any) -> str:
     """"module", "class", "function", "value" for builtin data, "instance" for the rest."""
-    if isinstance(value, types.ModuleType):
+    # By type: isinstance asks an object for its class.
+    kind = type(value)
+    if issubclass(kind, types.ModuleType):
         return "module"
-    if isinstance(value, type):
+    if issubclass(kind, type):
         return "class"
-    if isinstance(value, (types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
+    if issubclass(kind, (types.FunctionType, types.BuiltinFunctionType, types.MethodType)):
         return "function"
-    return "value" if type(value) in (*_NUMBERS, *_SIZED) else "instance"
+    return "value" if kind in (*_NUMBERS, *_SIZED) else "instance"
 
 
 def sizes_of(value: Any) -> dict[str, Any]:
@@ -65,9 +67,9 @@ def _sizes_of(value: Any) -> dict[str, Any]:
     torch, numpy, pandas = sys.modules.get("torch"), sys.modules.get("numpy"), sys.modules.get("pandas")
     if kind in _SIZED:
         return {"length": len(value)}
-    if torch is not None and hasattr(torch, "Tensor") and isinstance(value, torch.Tensor):
+    if torch is not None and hasattr(torch, "Tensor") and issubclass(kind, torch.Tensor):
         return _tensor_sizes(value)
-    if numpy is not None and hasattr(numpy, "ndarray") and isinstance(value, numpy.ndarray):
+    if numpy is not None and hasattr(numpy, "ndarray") and issubclass(kind, numpy.ndarray):
         length = {"length": value.shape[0]} if value.ndim else {}
         return {"shape": tuple(value.shape), "dtype": str(value.dtype), **length}
     if pandas is not None and hasattr(pandas, "DataFrame") and kind in (pandas.DataFrame, pandas.Series):
@@ -77,6 +79,12 @@ def _sizes_of(value: Any) -> dict[str, Any]:
 
 
 def _tensor_sizes(value: Any) -> dict[str, Any]:
+    # A class of the person's may have a `__torch_function__`, which even a shape would call.
+    with sys.modules["torch"]._C.DisableTorchFunctionSubclass():
+        return _plain_tensor_sizes(value)
+
+
+def _plain_tensor_sizes(value: Any) -> dict[str, Any]:
     shape = tuple(int(n) for n in value.shape)
     try:
         device = device_of(value.untyped_storage())
@@ -106,11 +114,11 @@ def _preview(value: Any, depth: int) -> str:
         return repr(value[:PREVIEW_CHARS_MAX])
     if kind in (list, tuple, set, frozenset, dict):
         return _preview_container(value, depth)
-    if isinstance(value, types.ModuleType):
+    if issubclass(kind, types.ModuleType):
         return f"module {value.__name__}"
-    if isinstance(value, type):
+    if issubclass(kind, type):
         return f"class {value.__name__}"
-    if isinstance(value, types.FunctionType):
+    if issubclass(kind, types.FunctionType):
         return f"function {value.__name__}({_parameters(value)})"
     sizes = sizes_of(value)
     details = ", ".join(str(sizes[key]) for key in ("shape", "dtype", "device") if key in sizes)

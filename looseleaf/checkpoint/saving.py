@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from looseleaf.checkpoint.tracker import StateTracker
 
 _NAME_CHARS_MAX: Final = 1000
+_NAME_SHOWN_CHARS: Final = 40
+# Variables beyond NAMES_MAX that a report names one by one.
+_NAMED_BEYOND_MAX: Final = 1000
 # Deleted variables that a manifest still lists.
 TOMBSTONES_MAX: Final = 4096
 PROCESS_STATE_NAME: Final = "(process state)"
@@ -91,10 +94,14 @@ class Saving:
         unsaved: dict[str, Unsaved] = {}
         for count, (name, value) in enumerate(self._tracker.variables()):
             if len(name) > _NAME_CHARS_MAX or not is_encodable(name):
-                continue
-            if count >= NAMES_MAX:
+                shown = f"a name {name[:_NAME_SHOWN_CHARS]!a}…"
+                text = "it is too long, or no text: choose another one"
+                unsaved[shown] = self._unsaved(shown, "NAME_UNUSABLE", shown, text)
+            elif count >= NAMES_MAX:
+                # Each by name, then all together: the report has limits of its own.
+                shown = name if count < NAMES_MAX + _NAMED_BEYOND_MAX else "all further variables"
                 text = f"a session can save {NAMES_MAX} variables: delete some"
-                unsaved[name] = self._unsaved(name, "TOO_MANY_NAMES", name, text)
+                unsaved[shown] = self._unsaved(shown, "TOO_MANY_NAMES", shown, text)
             elif not is_stub(value):
                 live.append((name, value))
             else:

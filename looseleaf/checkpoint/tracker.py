@@ -14,6 +14,7 @@ from looseleaf.checkpoint.lazy import Budget
 from looseleaf.checkpoint.loader import Loader
 from looseleaf.checkpoint.manifest import Manifest, UnitHeader, Unsaved, decode_manifest
 from looseleaf.checkpoint.memory import raw_access
+from looseleaf.checkpoint.persons_code import out_of_memory
 from looseleaf.checkpoint.process_state import ProcessState, Record
 from looseleaf.checkpoint.reports import AdvanceReport, RestoreReport, SaveReport
 from looseleaf.checkpoint.restorer import Restorer
@@ -89,8 +90,10 @@ class StateTracker:
         try:
             with raw_access():
                 return Saving(self, execution_id, label, source, cell_id, needed).run()
-        except BaseException:
+        except BaseException as error:
             self.labels.take_back(given_out)
+            if isinstance(error, MemoryError):
+                raise out_of_memory("the cell's changes were not saved") from error
             raise
 
     def needed_here(self) -> set[int]:
