@@ -16,6 +16,12 @@ from typing import Any
 CONFIG_NAME = "looseleaf.toml"
 CONFIG_BYTES_MAX = 1 << 20
 
+# Environment variables whose values are never saved: shell patterns, in any case.
+SECRET_NAMES = (
+    "*TOKEN*", "*SECRET*", "*PASSW*", "*API_KEY*", "*APIKEY*", "*CREDENTIAL*", "*PRIVATE_KEY*", "*PRIVATEKEY*",
+    "*ACCESS_KEY*", "*ACCESSKEY*", "AUTH", "AUTH_*", "*_AUTH", "*_AUTH_*", "*_PWD",
+)  # fmt: skip
+
 
 class ConfigError(ValueError):
     """A configuration file or variable that cannot be used; the text names it and the cure."""
@@ -104,6 +110,8 @@ class KernelConfig:
     # State is also saved when nothing needs it yet: while the kernel is idle, and at its end. Without, only a GPU cell
     # or a preparation saves, as suits a notebook whose session ends with its run.
     commit_idle: bool = True
+    # A list in TOML, separated by commas in the variable; empty: none is kept out.
+    secret_names: tuple[str, ...] = SECRET_NAMES
     log_level: str = "warning"
 
     @classmethod
@@ -135,6 +143,13 @@ def _convert(where: str, value: Any, kind: type) -> Any:
     try:
         if kind is bool and not isinstance(value, bool):
             return {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}[str(value).lower()]
-        return kind(value)
+        return _texts(value) if kind is tuple else kind(value)
     except (TypeError, ValueError, KeyError) as error:
         raise ConfigError(f"{where} must be of type {kind.__name__}, not {value!r}") from error
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    found = value.split(",") if isinstance(value, str) else value
+    if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+        raise TypeError
+    return tuple(text.strip() for text in found if text.strip())

@@ -50,3 +50,14 @@ def test_kernel_side_pulls_no_package_beyond_the_standard_library() -> None:
     code = "import sys, looseleaf.kernel_config; print(sorted({'pydantic','structlog','grpc'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == "[]"
+
+
+def test_secret_names_come_from_a_list_or_a_variable(tmp_path: Path) -> None:
+    (tmp_path / "looseleaf.toml").write_text('[kernel]\nsecret_names = ["MY_*", "*_PIN"]\n')
+    environ = {"LOOSELEAF_CONFIG": str(tmp_path / "looseleaf.toml")}
+    assert KernelConfig.load(environ).secret_names == ("MY_*", "*_PIN")
+    assert KernelConfig.load({**environ, "LOOSELEAF_KERNEL_SECRET_NAMES": "A*, B*"}).secret_names == ("A*", "B*")
+    assert KernelConfig.load({**environ, "LOOSELEAF_KERNEL_SECRET_NAMES": ""}).secret_names == ()
+    (tmp_path / "looseleaf.toml").write_text("[kernel]\nsecret_names = [1]\n")
+    with pytest.raises(ConfigError, match="secret_names"):
+        KernelConfig.load(environ)

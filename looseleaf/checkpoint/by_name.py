@@ -28,6 +28,9 @@ def qualified_name(value: Any) -> tuple[str, str] | None:
     name = getattr(value, "__qualname__", None)
     if type(module_name) is not str or type(name) is not str or module_name == SESSION_MODULE:
         return None
+    if type(value) is types.FunctionType and value.__globals__.get("__name__") == SESSION_MODULE:
+        # One that a cell has put in the place of what it wraps.
+        return None
     found: Any = sys.modules.get(module_name)
     for part in name.split("."):
         found = getattr(found, part, None)

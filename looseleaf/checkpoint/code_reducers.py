@@ -51,6 +51,16 @@ def reduce_function(function: types.FunctionType) -> Reduced:
     return rebuild.function, (code, function.__globals__), state, None, None, rebuild.set_function
 
 
+def reduce_builtin(function: types.BuiltinFunctionType) -> Reduced:
+    """By name also if session code has put something else in its place."""
+    owner = function.__self__
+    if type(owner) is not types.ModuleType or getattr(owner, function.__name__, function) is function:
+        return NotImplemented
+    place = (owner.__name__, function.__name__)
+    rebuild.keep_original(*place, function)
+    return rebuild.original, place
+
+
 def reduce_cell(cell: types.CellType) -> Reduced:
     """Empty first, its contents as state: a function may hold itself through one."""
     try:

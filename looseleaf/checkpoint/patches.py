@@ -1,47 +1,117 @@
-"""Attributes of modules that session code replaced, as `math.sqrt = fake`: they belong to the session (design §3)."""
+"""Attributes of modules and classes that session code set, as `math.sqrt = fake`: part of the session (design §3).
+
+A place is (module, attribute), the attribute of a class with the class before it: ("json", "JSONEncoder.default").
+"""
 
 from __future__ import annotations
 
+import functools
 import sys
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 
+from looseleaf.checkpoint import rebuild
 from looseleaf.checkpoint.by_name import SESSION_MODULE, is_importable, is_library_module
+from looseleaf.checkpoint.module_code import BASELINE, PLAIN
 from looseleaf.devices.hook import PostImportHook
 
 # What sets the settings of a module when it is imported.
 _waiting: dict[str, PostImportHook] = {}
-_PLAIN: Final = frozenset({bool, int, float, str, type(None)})
+# What is looked at if a module's own code did not set it. Libraries put functions of their own in the place of others.
+_SET: Final = PLAIN | {list, dict, set, tuple, frozenset, functools.partial, types.MethodType}
+_ADDED: Final = _SET | {types.FunctionType, types.BuiltinFunctionType}
+# Attributes of library classes that one save looks at; what is beyond is not found.
+CLASS_ATTRIBUTES_MAX: Final = 200_000
 Patches = dict[tuple[str, str], Any]
 
 
 def find_patches(namespace: Mapping[str, Any], last: Patches) -> Patches:
-    """Functions and classes defined in the session that sit in modules which the session's variables name.
+    """What session code set in modules that the session's variables name, and in classes of these modules.
 
-    Of modules that are no library, such as a `config.py` beside the notebook, plain values too: they are settings.
+    In a library: functions, classes and objects of the session, and plain values and containers that its own code did
+    not set. In other modules, such as a `config.py` beside the notebook, all plain values: they are settings.
     `last`: those of the newest version, which stand for modules that are not here.
     """
     # By type: isinstance asks an object for its class, and a dead proxy raises.
     values = list(namespace.values())
     modules = {value.__name__: value for value in values if issubclass(type(value), types.ModuleType)}
+    here = {name: module for name, module in modules.items() if sys.modules.get(name) is module}
+    here.pop(SESSION_MODULE, None)
     found: Patches = {place: value for place, value in last.items() if place[0] not in modules}
-    for name, module in modules.items():
-        if name == SESSION_MODULE or sys.modules.get(name) is not module:
-            continue
+    for name, module in here.items():
         is_persons = not is_library_module(name)
         for attribute, value in list(vars(module).items()):
-            is_setting = is_persons and type(value) in _PLAIN and not attribute.startswith("__")
+            is_setting = is_persons and type(value) in PLAIN and not attribute.startswith("__")
             if is_setting or _is_of_session(value, namespace):
                 found[name, attribute] = value
+        if not is_persons:
+            for attribute, is_new in BASELINE.set_by_others(name, module):
+                value = vars(module).get(attribute)
+                if type(value) in (_ADDED if is_new else _SET):
+                    found[name, attribute] = value
+    for (name, attribute), value in _in_classes(_classes(values, here), namespace):
+        found[name, attribute] = value
     return dict(sorted(found.items()))
 
 
 def _is_of_session(value: Any, namespace: Mapping[str, Any]) -> bool:
-    if type(value) is types.FunctionType:
+    kind = type(value)
+    if kind is types.FunctionType:
         return value.__globals__ is namespace
-    return isinstance(value, type) and value.__module__ == SESSION_MODULE and not is_importable(value)
+    if issubclass(kind, type):
+        return value.__module__ == SESSION_MODULE and not is_importable(value)
+    return kind.__module__ == SESSION_MODULE and not issubclass(kind, types.ModuleType) and not is_importable(kind)
+
+
+def _classes(values: list[Any], modules: Mapping[str, types.ModuleType]) -> set[type]:
+    """Library classes that variables name, or that are attributes of modules which they name."""
+    named = [value for value in values if type(value) is type or issubclass(type(value), type)]
+    for module in modules.values():
+        named += [value for value in list(vars(module).values()) if issubclass(type(value), type)]
+    return {cls for cls in named if cls.__flags__ & _HEAP_TYPE and type(cls.__module__) is str}
+
+
+_HEAP_TYPE: Final = 1 << 9
+
+
+def _in_classes(classes: set[type], namespace: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]:
+    left = CLASS_ATTRIBUTES_MAX
+    for cls in classes:
+        left -= len(vars(cls))
+        if left < 0:
+            return
+        found = [
+            (name, value) for name, value in list(vars(cls).items())
+            if (type(value) is types.FunctionType and value.__globals__ is namespace)
+            or (type(value) not in _NEVER_OF_SESSION and _is_member_of_session(value, namespace))
+        ]  # fmt: skip
+        if found and cls.__module__ != SESSION_MODULE and is_importable(cls):
+            for name, value in found:
+                yield (cls.__module__, f"{cls.__qualname__}.{name}"), value
+
+
+# Most attributes are of these types.
+_NEVER_OF_SESSION: Final = frozenset({
+    types.FunctionType, types.WrapperDescriptorType, types.MethodDescriptorType, types.GetSetDescriptorType,
+    types.MemberDescriptorType, types.BuiltinFunctionType, types.ClassMethodDescriptorType, type, dict, list, tuple,
+    frozenset, set, bytes, *PLAIN,
+})  # fmt: skip
+
+
+def _is_member_of_session(value: Any, namespace: Mapping[str, Any]) -> bool:
+    kind = type(value)
+    if kind is types.FunctionType:
+        return value.__globals__ is namespace
+    if kind is property:
+        return any(_is_member_of_session(one, namespace) for one in (value.fget, value.fset, value.fdel))
+    if kind is staticmethod or kind is classmethod:
+        return _is_member_of_session(value.__func__, namespace)
+    if kind.__module__ == "pandas.core.accessor":
+        # What `register_dataframe_accessor` leaves in the class.
+        return any(_is_of_session(one, namespace) for one in vars(value).values())
+    return kind.__module__ == SESSION_MODULE and _is_of_session(value, namespace)
 
 
 def apply_patches(patches: Patches) -> list[str]:
@@ -52,12 +122,11 @@ def apply_patches(patches: Patches) -> list[str]:
     problems: list[str] = []
     settings: dict[str, dict[str, Any]] = {}
     for (module_name, attribute), value in patches.items():
-        if type(value) in _PLAIN:
+        if type(value) in PLAIN:
             settings.setdefault(module_name, {})[attribute] = value
         else:
             try:
-                __import__(module_name)
-                setattr(sys.modules[module_name], attribute, value)
+                _set_one(module_name, attribute, value)
             except (Exception, SystemExit) as error:
                 problems.append(f"{module_name}.{attribute} could not be set ({type(error).__name__})")
     for hook in _waiting.values():
@@ -67,6 +136,20 @@ def apply_patches(patches: Patches) -> list[str]:
         _waiting[module_name] = PostImportHook(module_name, partial(_set, module_name, values))
         _waiting[module_name].start()
     return problems
+
+
+def _set_one(module_name: str, attribute: str, value: Any) -> None:
+    __import__(module_name)
+    owner: Any = sys.modules[module_name]
+    *way, name = attribute.split(".")
+    for part in way:
+        owner = getattr(owner, part)
+    if not way and isinstance(vars(owner).get(name), types.BuiltinFunctionType):
+        rebuild.keep_original(module_name, name, vars(owner)[name])
+    if isinstance(owner, type):
+        type.__setattr__(owner, name, value)
+    else:
+        setattr(owner, name, value)
 
 
 def _set(module_name: str, values: dict[str, Any]) -> None:

@@ -185,6 +185,8 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
         return reduce_tensor(value, self.scope.memory, self.scope.path_of)
 
     def _instance(self, value: Any, kind: type) -> Any:
+        if kind is types.BuiltinFunctionType:
+            return code_reducers.reduce_builtin(value)
         reducer = code_reducers.REDUCERS.get(kind)
         if reducer is not None:
             if kind is code_reducers.LRU_CACHE_TYPE and value.cache_info().currsize:

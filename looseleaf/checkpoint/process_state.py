@@ -6,35 +6,48 @@ imported, keeps what the last version said. Libraries are asked only if the sess
 
 from __future__ import annotations
 
+import fnmatch
 import logging
 import os
 import random
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from looseleaf.checkpoint import import_filters, library_state
 from looseleaf.checkpoint.manifest import Unsaved
+from looseleaf.checkpoint.module_code import BASELINE
 from looseleaf.checkpoint.warning_filters import WarningFilters
 from looseleaf.devices.hook import PostImportHook
+from looseleaf.kernel_config import SECRET_NAMES, ConfigError, KernelConfig
 
 log = logging.getLogger("looseleaf.checkpoint")
 
 Record = dict[str, Any]
 # Variables that we, the scheduler or the numeric libraries set for this very process.
 _OURS: Final = re.compile(r"CUDA_VISIBLE_DEVICES$|OMP_|MKL_|OPENBLAS_|KMP_|NUMEXPR_|LOOSELEAF_|JPY_|PYDEVD_")
-_SECRET: Final = re.compile(
-    r"TOKEN|SECRET|PASSW|API_?KEY|CREDENTIAL|PRIVATE_?KEY|ACCESS_?KEY|(^|_)AUTH(_|$)|(^|_)PWD$", re.IGNORECASE
-)
 _SHELL_KEEPS: Final = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
 
 
-class ProcessState:
-    """Reads and sets the state of this process. `base`: what its environment was when the session came to it."""
+def _secret_names() -> frozenset[str]:
+    try:
+        return frozenset(KernelConfig.load().secret_names)
+    except ConfigError:
+        # Whoever reads the rest of it tells.
+        return frozenset(SECRET_NAMES)
 
-    def __init__(self) -> None:
+
+class ProcessState:
+    """Reads and sets the state of this process.
+
+    `secret_names`: patterns of environment variables that stay here; those of the session's other processes hold, too.
+    """
+
+    def __init__(self, secret_names: Collection[str] | None = None) -> None:
+        self._secret_names = _secret_names() if secret_names is None else frozenset(secret_names)
+        BASELINE.begin()
         self._environment: dict[str, str] = dict(os.environ)
         # What variables were before the session changed them, and which ones it did change here.
         self._original: dict[str, str] = dict(os.environ)
@@ -46,9 +59,11 @@ class ProcessState:
 
     def read(self, last: Mapping[str, Any], patches: Callable[[], Any]) -> tuple[Record, list[Unsaved]]:
         """The record now, and what was kept out of it on purpose. `last`: the record of the newest version."""
+        self._secret_names |= frozenset(last.get("secret_names", ()))
         environment, unsaved = self._read_environment(last.get("environment", {}))
         record: Record = {
             "environment": environment,
+            "secret_names": sorted(self._secret_names),
             "cwd": _cwd(),
             "sys.path": [entry for entry in sys.path if type(entry) is str],
             "recursion_limit": sys.getrecursionlimit(),
@@ -79,18 +94,22 @@ class ProcessState:
         kept: dict[str, str | None] = {}
         unsaved = []
         for name in sorted(changed):
-            if _SECRET.search(name) and changed[name] is not None:
+            if self._is_secret(name) and changed[name] is not None:
                 path = f"os.environ[{name!r}]"
-                text = "it looks like a secret and stays in this process: set it again where it is needed"
+                text = "it looks like a secret (`secret_names`) and stays in this process: set it again where it is needed"
                 unsaved.append(Unsaved(path, "SECRET_ENVIRONMENT", path, text))
             else:
                 kept[name] = changed[name]
         self._changed.update(kept)
         return kept, unsaved
 
+    def _is_secret(self, name: str) -> bool:
+        return any(fnmatch.fnmatchcase(name.upper(), pattern.upper()) for pattern in self._secret_names)
+
     def apply(self, record: Mapping[str, Any], *, before_objects: bool) -> list[str]:
         """Sets what belongs before the session's objects, or after them; returns what this host could not follow."""
         problems: list[str] = []
+        self._secret_names |= frozenset(record.get("secret_names", ()))
         if before_objects:
             self._apply_environment(record.get("environment", {}))
             _apply_directory(record, problems)

@@ -149,6 +149,21 @@ def module_attribute(module: str, name: str) -> Any:
     return found
 
 
+# What stood in a module before session code set the attribute: a patch often calls it.
+_originals: dict[tuple[str, str], Any] = {}
+
+
+def keep_original(module: str, name: str, value: Any) -> None:
+    """Remembers what the attribute was; the first time counts."""
+    _originals.setdefault((module, name), value)
+
+
+def original(module: str, name: str) -> Any:
+    """What the attribute of the module was before session code set it."""
+    found = _originals.get((module, name))
+    return module_attribute(module, name) if found is None else found
+
+
 def free_lock(reentrant: bool) -> Any:
     """A lock that nobody holds."""
     return threading.RLock() if reentrant else threading.Lock()

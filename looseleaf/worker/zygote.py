@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NoReturn
 
 from looseleaf.checkpoint import import_filters
+from looseleaf.checkpoint.module_code import BASELINE
 from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed, Unavailable
 from looseleaf.protocol import fields
 from looseleaf.protocol.control import ControlSocket
@@ -76,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         control.send({"t": "ERR", "id": 0, "errno": 0, "text": str(error)})
         sys.stderr.write(f"{error}\n")
         return EXIT_UNCLEAN
+    BASELINE.begin()
     gc.collect()
     gc.freeze()
     control.send({

@@ -1,0 +1,103 @@
+"""What session code sets in modules and classes of libraries moves with the session; what libraries set by themselves stays."""
+
+# Cells stay in the form in which a person would write them.
+# ruff: noqa: E501
+
+from __future__ import annotations
+
+import sys
+import types
+
+import pytest
+
+from looseleaf.checkpoint.module_code import Baseline, own_names
+from looseleaf.checkpoint.patches import find_patches
+
+# name -> (cells, what must be true of the restored process)
+MOVED = {
+    "new and changed values": ("import json, math, string, textwrap\njson.flag = 5; json.table = {'a': [1]}; math.tau2 = 6.28; string.digits = '01'; textwrap.width = None; held = json.table", "json.flag == 5 and json.table is held and math.tau2 == 6.28 and string.digits == '01' and textwrap.width is None"),
+    "module that the cell imports": ("import sched\nsched.note = 'n'", "sched.note == 'n'"),
+    "functions of other kinds": ("import functools, math, textwrap, time\nclass T:\n    def __call__(s): return 5\ndef wrap(f):\n    @functools.wraps(f)\n    def inner(*a): calls.append(1); return f(*a)\n    return inner\ncalls = []; textwrap.old = textwrap.fill; textwrap.fill = functools.partial(textwrap.fill, width=5); time.now = T(); math.floor = wrap(math.floor)", "textwrap.fill('abcd efgh') == 'abcd\\nefgh' and textwrap.old('abcd efgh') == 'abcd efgh' and time.now() == 5 and (math.floor(1.5), calls) == (1, [1])"),
+    "members of classes": ("import fractions, json\nimport pandas as pd\nfrom decimal import Decimal\njson.JSONEncoder.default = lambda s, o: 'X'; fractions.Fraction.half = property(lambda s: s / 2)\n@pd.api.extensions.register_dataframe_accessor('mine')\nclass Mine:\n    def __init__(self, o): self.o = o\n    def total(self): return int(self.o.to_numpy().sum())\ndf = pd.DataFrame({'a': [1, 2]})", "json.dumps(object()) == '\"X\"' and fractions.Fraction(2).half == 1 and df.mine.total() == 3"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_patch_is_in_force_in_another_process(process, name):
+    cells, check = MOVED[name]
+    assert process(f"cell({cells!r}); result = [u.name for u in save().unsaved]") == []
+    result = process(f"report = restore_all(); result = [list(report.problems), save().nothing_changed, bool(check({check!r}))]")
+    assert result == [[], True, True]
+
+
+def test_patch_that_calls_what_it_replaces_is_right_after_a_second_move(process):
+    process("cell('import math\\nold = math.floor\\nmath.floor = lambda x: 100 + old(x)'); save()")
+    process("restore_all(); cell('old2 = old; math.ceil = lambda x: 200 + old(x)'); save()")
+    result = process("restore_all(); result = check('[math.floor(1.5), math.ceil(1.5), old(2.5), old2 is old]')")
+    assert result == [101, 201, 2, True]
+
+
+def test_patches_are_none_where_libraries_only_did_their_work(process):
+    result = process("""
+cell('''
+import json, logging, math, os, random, re, sys, time, warnings
+import numpy as np, pandas as pd, torch, torch.nn as nn
+net = nn.Linear(3, 1); opt = torch.optim.AdamW(net.parameters()); net(torch.ones(1, 3)).sum().backward(); opt.step()
+x = np.random.rand(5); y = random.random(); df = pd.DataFrame({"a": x}).groupby("a").sum(); s = json.dumps([1]); m = re.match("a", "a") is None
+''')
+save()
+result = sorted(map(str, tracker.record["patches"]))
+""")
+    assert result == []
+
+
+def made(monkeypatch, source):
+    module = types.ModuleType("ll_made")
+
+    class Loader:
+        def get_code(self, name):
+            return compile(source, "<made>", "exec")
+
+    module.__spec__ = types.SimpleNamespace(loader=Loader())
+    exec(source, module.__dict__)
+    monkeypatch.setitem(sys.modules, "ll_made", module)
+    own_names.cache_clear()
+    return module
+
+
+SOURCE = "rate = 1\ncount = 0\n_cache = None\ndef f():\n    global count, late\n    count += 1; late = 2\n    return rate\n"
+
+
+def test_baseline_tells_what_a_modules_own_functions_set_from_what_others_set(monkeypatch):
+    module = made(monkeypatch, SOURCE)
+    baseline = Baseline()
+    baseline.begin()
+    module.f()
+    module._cache = 7
+    assert baseline.set_by_others("ll_made", module) == []
+    module.rate = True
+    module.flag = 5
+    assert sorted(baseline.set_by_others("ll_made", module)) == [("flag", True), ("rate", False)]
+
+
+def test_baseline_judges_a_module_that_came_later_by_its_code(monkeypatch):
+    module = made(monkeypatch, SOURCE)
+    module.f()
+    module.rate = 3
+    module.flag = 5
+    assert sorted(Baseline().set_by_others("ll_made", module)) == [("flag", True), ("rate", False)]
+
+
+def test_baseline_takes_a_module_that_fills_itself_as_it_is_first_seen(monkeypatch):
+    module = made(monkeypatch, SOURCE + "globals()['x' + 'y'] = 3\n")
+    baseline = Baseline()
+    assert baseline.set_by_others("ll_made", module) == []
+    module.flag = float("nan")
+    assert baseline.set_by_others("ll_made", module) == [("flag", True)]
+
+
+def test_find_patches_leaves_values_of_libraries_that_no_variable_names(monkeypatch):
+    module = made(monkeypatch, SOURCE)
+    module.flag = 5
+    assert find_patches({"x": 1}, {}) == {}
+    assert find_patches({"m": module}, {}) == {("ll_made", "flag"): 5}
