@@ -48,7 +48,8 @@ class Advancer:
             self._renew_stubs(new)
             tracker.labels.next_id = max(tracker.labels.next_id, new.next_id)
             stale = self._stale(local, dropped_objects)
-            tracker.note_stale(stale)
+            # IPython's tables of results are set anew by whoever follows.
+            tracker.note_stale(found for found in stale if found[0] in local)
             for some_id in gone | self._payloads_to_drop(new):
                 tracker.labels.forget(some_id)
             tracker.labels.forget_dropped(self._payloads_of(gone))

@@ -35,6 +35,7 @@ from looseleaf.worker.result_cache import begin_caches, tell_results
 RING_SLOTS = 8
 REQUESTS = (
     "hello", "record_runs", "prepare", "submit", "input_reply", "interrupt", "raise_epoch", "evict_workers",
+    "release_unsaved",
     "have_regions", "ring", "put_regions", "put_units", "commit", "manifest", "list_versions", "fetch_units",
     "map_regions", "unmap_regions",
 )  # fmt: skip
@@ -259,6 +260,9 @@ class FakeKernelConnection:
     async def _raise_epoch(self, _body: Body) -> Body:
         self.store.epoch += 1
         return {"epoch": self.store.epoch, "version": self.store.version}
+
+    async def _release_unsaved(self, _body: Body) -> Body:
+        return {}
 
     async def _evict_workers(self, _body: Body) -> Body:
         return {"evicted": 0}
