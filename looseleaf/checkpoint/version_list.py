@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from looseleaf.errors import NotFound
 from looseleaf.ids import Version
+from looseleaf.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +22,21 @@ class ListedVersion:
     logical_bytes: int
     roots: int
     execution_id: str
+    lazy_bytes: int = 0
+
+    @property
+    def size(self) -> str:
+        """What the store has; and what the kernel kept to itself when the version was made."""
+        lazy = f", {format_bytes(self.lazy_bytes)} lazy" if self.lazy_bytes else ""
+        return format_bytes(self.logical_bytes) + lazy
+
+    @classmethod
+    def of(cls, told: Any) -> ListedVersion:
+        """From the store's answer, a `VersionInfo`."""
+        return cls(
+            told.version, told.parent, told.created_unix_ms, told.durable, told.logical_bytes, told.roots,
+            told.execution_id, told.lazy_bytes,
+        )  # fmt: skip
 
 
 def find_version(kept: Sequence[ListedVersion], wanted: int) -> Version:

@@ -1,27 +1,34 @@
-"""`looseleaf session list|log|diff|rm`: saved sessions."""
+"""`looseleaf session list|log|diff|checkout|rm`: saved sessions."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from looseleaf.cli.options import DataOption, JsonOption, TimeoutOption, print_json, print_table, resolve_address, wait
+
+if TYPE_CHECKING:
+    from looseleaf.checkpoint.version_list import ListedVersion
 
 SessionArgument = Annotated[str, typer.Argument(help="The session's id, as `session list` shows it.")]
 
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
+    from looseleaf.cli.checkout import check_out
     from looseleaf.cli.state import show_changes
 
-    session = typer.Typer(help="Saved sessions: list them, their versions, delete one.", no_args_is_help=True)
+    session = typer.Typer(
+        help="Saved sessions: list them, their versions, go back to one, delete one.", no_args_is_help=True
+    )
     session.command("list")(list_sessions)
     session.command("log")(list_versions)
     session.command("diff")(show_changes)
+    session.command("checkout")(check_out)
     session.command("rm")(remove)
     app.add_typer(session, name="session")
 
@@ -50,20 +57,40 @@ def list_versions(
     limit: Annotated[int, typer.Option(min=1, help="At most this many, newest first.")] = 100,
 ) -> None:
     """Show a session's kept versions, newest first."""
+    from looseleaf.checkpoint.version_list import ListedVersion
+    from looseleaf.cli.options import message_to_dict
     from looseleaf.v1 import checkpoint_store_pb2 as pb
 
     request = pb.ListVersionsRequest(session_id=session_id, limit=limit)
-    answer = _ask(data, lambda store: store.ListVersions(request, timeout_s=timeout_s))
+    answer = ask_store(data, lambda store: store.ListVersions(request, timeout_s=timeout_s))
     if as_json:
-        print_json(answer.get("versions", []))
+        print_json(message_to_dict(answer).get("versions", []))
         return
-    rows = [
-        [version["version"], version["parent"], "yes" if version["durable"] else "no", version["roots"],
-         _size(version), _when(version["created_unix_ms"]), version["execution_id"]]
-        for version in answer["versions"]
-    ]
+    kept = [ListedVersion.of(entry) for entry in answer.versions]
+    rows = version_rows(kept, whole=len(kept) < limit)
     columns = ["version", "parent", "durable", "variables", "size", "made", "execution"]
     print_table(f"versions of {session_id}", columns, rows, "the session has no saved version yet")
+
+
+def version_rows(kept: Sequence[ListedVersion], *, whole: bool) -> list[list[Any]]:
+    """A row for each version, newest first, and one for each range of versions that are no longer kept.
+
+    `whole`: the list goes down to the oldest one.
+    """
+    from looseleaf.checkpoint.version_list import pruned_ranges
+
+    gone = {last: first for first, last in pruned_ranges(kept, whole=whole)}
+    rows: list[list[Any]] = []
+    for entry in kept:
+        rows.append([
+            entry.version, entry.parent, "yes" if entry.durable else "no", entry.roots, entry.size,
+            _when(str(entry.created_unix_ms)), entry.execution_id,
+        ])  # fmt: skip
+        if entry.parent in gone:
+            first = gone[entry.parent]
+            span = str(first) if first == entry.parent else f"{first}-{entry.parent}"
+            rows.append([span, "-", "-", "-", "-", "no longer kept", "-"])
+    return rows
 
 
 def remove(
@@ -100,14 +127,6 @@ def ask_store(data: Path | None, call: Callable[[Any], Awaitable[Any]]) -> Any:
             return await call(CheckpointStoreServiceStub(channel))
 
     return wait(ask(resolve_address("checkpoint-store", data)))
-
-
-def _size(version: dict[str, Any]) -> str:
-    """What the store has; and what the kernel kept to itself when the version was made."""
-    from looseleaf.units import format_bytes
-
-    lazy = int(version.get("lazy_bytes", 0))
-    return format_bytes(int(version["logical_bytes"])) + (f", {format_bytes(lazy)} lazy" if lazy else "")
 
 
 def _when(unix_ms: str) -> str:

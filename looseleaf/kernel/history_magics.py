@@ -90,7 +90,7 @@ def log_text(kept: Sequence[ListedVersion], runs: RunLog, *, whole: bool) -> str
     for entry in kept:
         rows.append([
             str(entry.version), _when(entry.created_unix_ms), "durable" if entry.durable else "staged",
-            format_bytes(entry.logical_bytes), str(entry.roots), _cells(runs.cells_of(entry.version)),
+            entry.size, str(entry.roots), _cells(runs.cells_of(entry.version)),
         ])  # fmt: skip
         if entry.parent in gone:
             first = gone[entry.parent]

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from looseleaf.checkpoint.history import Change, changes, differ
+from looseleaf.checkpoint.lazy import without_lost
 from looseleaf.checkpoint.manifest import Manifest, decode_manifest
 from looseleaf.checkpoint.old_version import let_go, load_copies
 from looseleaf.checkpoint.stub import is_stub
@@ -90,7 +91,8 @@ class TimeTravel:
         return old, new, changes(self._manifest(old), self._manifest(new))
 
     def _manifest(self, version: Version) -> Manifest:
-        return decode_manifest(self._manifest_bytes(version))
+        """A version, with variables of which it lacks bytes as unsaved ones."""
+        return without_lost(decode_manifest(self._manifest_bytes(version)), {})
 
     def _manifest_bytes(self, version: Version) -> bytes:
         _head, data = LinkStateIO(self._session.connect()).manifest(version)
@@ -111,7 +113,7 @@ class TimeTravel:
         if source == before:
             return CheckedOut(source, before, before)
         data = self._manifest_bytes(source)
-        known = decode_manifest(data).roots
+        known = self._manifest(source).roots
         unsaved = {name: tracker.namespace[name] for name in tracker.unsaved_here if name in tracker.namespace}
         dropped = sorted(name for name in unsaved if name in known)
         if dropped and not force:

@@ -153,7 +153,7 @@ class LinkStateIO:
     def versions(self, limit: int = 0) -> list[ListedVersion]:
         """The kept versions, newest first, at most `limit` of them; 0: as many as the store lists at once."""
         reply = self._ask("list_versions", {"limit": limit})
-        return [ListedVersion(*row) for row in fields.rows(reply, "versions", int, int, int, bool, int, int, str)]
+        return [ListedVersion(*row) for row in fields.rows(reply, "versions", int, int, int, bool, int, int, str, int)]
 
     def fetch_units(self, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
         """Bytes by hash, of all of `hashes`. Raises NotFound (from the store) or Corrupt `UNIT_MISSING`."""

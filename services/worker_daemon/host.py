@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from looseleaf.ids import SessionId
 from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
 from looseleaf.services.worker_daemon.execution import HostFacts
 from looseleaf.services.worker_daemon.execution_log import ExecutionLog
@@ -34,6 +35,7 @@ class Host:
     reporter: Reporter
     kernels: Callable[[], int]
     changed: Callable[[], None]
+    kernel_sessions: Callable[[], Sequence[SessionId]] = tuple
     executions: ExecutionLog = field(default_factory=ExecutionLog)
     # A new start of the daemon is a new incarnation: its old leases and workers are gone.
     incarnation: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -67,4 +69,5 @@ class Host:
             zygote_pids=[self.zygote.pid] if self.zygote.pid else [],
             zygote_imports=list(self.zygote.imports),
             kernels=self.kernels(),
+            kernel_sessions=self.kernel_sessions(),
         )

@@ -58,6 +58,11 @@ class KernelEndpoint:
         """Connected kernels."""
         return len(self._connections)
 
+    @property
+    def sessions(self) -> list[SessionId]:
+        """Their sessions, sorted."""
+        return sorted({connection.session_id for connection in self._connections} - {SessionId("")})
+
     def start(self) -> None:
         """Begins to listen. Raises Unavailable `SOCKET_TAKEN` if another daemon answers there."""
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
@@ -157,6 +162,11 @@ class KernelConnection:
             "release_unsaved": self._release_unsaved,
         }
         self._link = AsyncLink(AsyncChannel(sock), handlers=handlers)
+
+    @property
+    def session_id(self) -> SessionId:
+        """Empty before the kernel's hello."""
+        return self._owner.session_id
 
     async def serve(self) -> None:
         """Until the kernel goes."""

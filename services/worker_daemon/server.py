@@ -120,6 +120,7 @@ class _Builder:
             reporter,
             lambda: endpoint.kernels,
             self.heartbeat.nudge,
+            kernel_sessions=lambda: endpoint.sessions,
         )
         servicer = WorkerDaemonServicer(self.host)
         await self._begin(servicer, endpoint, pool, reporter)

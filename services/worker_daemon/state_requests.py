@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import structlog
 
 from looseleaf.checkpoint.manifest import Manifest, decode_manifest
+from looseleaf.checkpoint.version_list import ListedVersion
 from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed
 from looseleaf.ids import Epoch, ExecutionId, SessionId, Version
 from looseleaf.protocol import fields
@@ -201,11 +202,7 @@ class StateRequests:
         """The session's kept versions, newest first."""
         limit = min(fields.integer(body, "limit", 0) or VERSIONS_LISTED_MAX, VERSIONS_LISTED_MAX)
         found = await self.store.list_versions(self._session(), limit)
-        return Reply({"versions": [
-            [entry.version, entry.parent, entry.created_unix_ms, entry.durable, entry.logical_bytes, entry.roots,
-             entry.execution_id]
-            for entry in found
-        ]})  # fmt: skip
+        return Reply({"versions": [list(astuple(ListedVersion.of(entry))) for entry in found]})
 
     async def fetch_units(self, body: Body, _fds: list[int]) -> Reply:
         """Units by hash, as many as fit a frame; the peer asks again for the rest."""

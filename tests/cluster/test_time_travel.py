@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
+import psutil
 import pytest
+
+from looseleaf.cli.main import main
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
@@ -69,3 +73,48 @@ def test_magic_beside_a_running_gpu_cell_changes_nothing(notebook: Any) -> None:
     )
     assert notebook.ok("errors").value == "['STATE_IS_ELSEWHERE']"
     assert notebook.ok("%%gpu\ny.sum().item()").value == "3.0"
+
+
+@pytest.fixture
+def ask(capsys: pytest.CaptureFixture[str], cluster: Any) -> Any:
+    """`ask(command, ...)`: what the command prints as JSON, or its error's text."""
+
+    def run(*arguments: Any) -> Any:
+        code = main([*map(str, arguments), "--data", str(cluster.record.data), "--json"])
+        shown = capsys.readouterr()
+        return json.loads(shown.out) if code == 0 else shown.err
+
+    return run
+
+
+def test_session_is_checked_out_from_outside_once_its_notebook_is_closed(new_notebook: Any, ask: Any) -> None:
+    notebook = new_notebook()
+    notebook.ok("import torch\nx = torch.zeros(1 << 20, device='cuda'); said = 'first'")
+    notebook.ok("%%gpu\nx += 1; said = 'second'")
+    session_id = re.findall(r"session +(\S+)", notebook.ok("%looseleaf status").text)[0]
+    newest, before = (int(entry["version"]) for entry in ask("session", "log", session_id)[:2])
+    assert "SESSION_IN_USE" in ask("session", "checkout", session_id, before)
+    assert notebook.ok("(said, x.sum().item())").value == f"('second', {float(1 << 20)})"
+    copy = ask("session", "checkout", session_id, before, "--new")
+    assert copy["session_id"] != session_id and copy["source"] == before
+    kernel = psutil.Process(notebook.pid)
+    notebook.run("exit")
+    kernel.wait(20)
+    other = new_notebook(env={"LOOSELEAF_SESSION": copy["session_id"]})
+    assert other.ok("(said, x.sum().item())").value == "('first', 0.0)"
+    done = ask("session", "checkout", session_id, before)
+    assert (done["session_id"], done["source"]) == (session_id, before) and done["version"] > newest
+    again = new_notebook(env={"LOOSELEAF_SESSION": session_id})
+    assert again.ok("(said, x.sum().item())").value == "('first', 0.0)"
+    again.ok(f"%looseleaf checkout {newest}")
+    assert again.ok("%%gpu\n(said, x.sum().item())").value == f"('second', {float(1 << 20)})"
+    other.ok("%%gpu\nx += 3")
+    assert other.ok("(said, x[0].item())").value == "('first', 3.0)"
+
+
+def test_bad_versions_and_sessions_are_refused_from_outside(ask: Any) -> None:
+    for arguments, reason in (
+        (("s-nobody", 1), "SESSION_UNKNOWN"), (("s-nobody", 1, "--new"), "SESSION_UNKNOWN"),
+        (("s-nobody", 0), "VERSION_MALFORMED"), (("../x", 1), "ID_MALFORMED"),
+    ):  # fmt: skip
+        assert reason in ask("session", "checkout", *arguments)

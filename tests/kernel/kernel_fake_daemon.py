@@ -336,7 +336,7 @@ class FakeKernelConnection:
         kept = sorted(self.store.manifests, reverse=True)[: body["limit"] or None]
         decoded = [decode_manifest(self.store.manifests[version]) for version in kept]
         return {"versions": [
-            [m.version, m.parent, m.created_unix_ms, False, m.logical_bytes(), len(m.roots), m.execution_id]
+            [m.version, m.parent, m.created_unix_ms, False, m.logical_bytes(), len(m.roots), m.execution_id, 0]
             for m in decoded
         ]}  # fmt: skip
 

@@ -331,9 +331,9 @@ def test_commit_returns_the_version_or_raises_the_conflict(both: tuple[Daemon, L
 
 
 def test_versions_are_rows_of_what_people_ask_for(both: tuple[Daemon, LinkStateIO]) -> None:
-    both[0].versions = [[3, 2, 1000, True, 2048, 4, "x-3"], [2, 1, 900, False, 2048, 4, "x-2"]]
-    assert both[1].versions(1) == [ListedVersion(3, 2, 1000, True, 2048, 4, "x-3")]
-    both[0].versions = [[3, 2, 1000, 1, 2048, 4, "x-3"]]
+    both[0].versions = [[3, 2, 1000, True, 2048, 4, "x-3", 9], [2, 1, 900, False, 2048, 4, "x-2", 0]]
+    assert both[1].versions(1) == [ListedVersion(3, 2, 1000, True, 2048, 4, "x-3", 9)]
+    both[0].versions = [[3, 2, 1000, 1, 2048, 4, "x-3", 9]]
     with pytest.raises(InvalidArgument, match="FIELD_MALFORMED"):
         both[1].versions(1)
 

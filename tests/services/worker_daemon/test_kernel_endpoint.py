@@ -190,9 +190,12 @@ async def test_kernel_that_goes_leaves_the_queue(endpoint: KernelEndpoint, clien
 async def test_kernels_over_the_limit_are_refused_and_those_that_left_do_not_count(endpoint: KernelEndpoint) -> None:
     kernels = [Kernel(endpoint.path) for _ in range(3)]
     assert (await within(kernels[2].serving)).reason == "PEER_CLOSED"
+    assert endpoint.sessions == []
     await kernels[0].ask("hello", v=1, session_id="s-1")
+    assert endpoint.sessions == ["s-1"]
     await kernels[0].close()
     await until(lambda: endpoint.kernels == 1)
+    assert endpoint.sessions == []
     again = Kernel(endpoint.path)
     await again.ask("hello", v=1, session_id="s-1")
     for kernel in (kernels[1], again):

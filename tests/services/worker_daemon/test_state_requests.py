@@ -253,7 +253,7 @@ async def test_message_of_too_many_regions_is_refused(peer: Peer, monkeypatch: p
 async def test_versions_are_listed_newest_first(parts: Parts, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
     parts.store.head = 3
     reply = await peer.ask("list_versions", limit=2)
-    assert reply == {"versions": [[3, 2, 0, False, 0, 0, "x"], [2, 1, 0, False, 0, 0, "x"]]}
+    assert reply == {"versions": [[3, 2, 0, False, 0, 0, "x", 0], [2, 1, 0, False, 0, 0, "x", 0]]}
     monkeypatch.setattr(state_requests, "VERSIONS_LISTED_MAX", 1)
     assert [len((await peer.ask("list_versions", limit=limit))["versions"]) for limit in (0, 9)] == [1, 1]
 
