@@ -1,7 +1,6 @@
 """Random graphs of objects for properties of save and restore: how they are made, changed and compared."""
 
 # Cells stay in the form in which a person would write them.
-# ruff: noqa: E501
 
 from __future__ import annotations
 
@@ -16,9 +15,12 @@ import torch
 from checkpoint_nursery import MemoryIO
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from same_graph import assert_same_graph
 
 from looseleaf.checkpoint.process_state import ProcessState
 from looseleaf.checkpoint.tracker import StateTracker
+
+__all__ = ["HOW_MANY", "Names", "assert_same_graph", "containers", "graphs", "hold", "make_tracker", "mutate"]
 
 KINDS = [
     "list", "dict", "tuple", "object", "array", "view", "tensor", "tensor_view", "set", "bytes", "deque", "slots",
@@ -121,64 +123,6 @@ def _link(source: Any, target: Any, key: int) -> None:
         source[f"k{key}"] = target
     elif isinstance(source, types.SimpleNamespace):
         setattr(source, f"a{key}", target)
-
-
-def assert_same_graph(first: dict[str, Any], second: dict[str, Any]) -> None:
-    """Equal values in equal shape: two places hold one object here exactly if they hold one there."""
-    there: dict[int, Any] = {}
-    here: dict[int, Any] = {}
-    memory: dict[int, int] = {}
-    assert list(first) == list(second)
-    todo = [(first[name], second[name]) for name in first]
-    while todo:
-        a, b = todo.pop()
-        assert type(a) is type(b)
-        if isinstance(a, (int, str, type(None), float)):
-            assert a == b
-            continue
-        if isinstance(a, bytes):
-            assert a == b
-            continue
-        if id(a) in there or id(b) in here:
-            assert there.get(id(a)) is b
-            assert here.get(id(b)) is a
-            continue
-        there[id(a)], here[id(b)] = b, a
-        if isinstance(a, (list, tuple, deque)):
-            assert len(a) == len(b)
-            todo.extend(zip(a, b, strict=True))
-        elif isinstance(a, dict):
-            assert list(a) == list(b)
-            todo.extend((a[key], b[key]) for key in a)
-        elif isinstance(a, types.SimpleNamespace):
-            todo.append((vars(a), vars(b)))
-            there.pop(id(vars(a)), None)
-        elif isinstance(a, Slotted):
-            todo.extend((getattr(a, name, None), getattr(b, name, None)) for name in Slotted.__slots__)
-        elif isinstance(a, types.FunctionType):
-            assert a.__closure__ is not None and b.__closure__ is not None
-            todo.extend((one.cell_contents, other.cell_contents) for one, other in zip(a.__closure__, b.__closure__, strict=True))
-        elif isinstance(a, np.ndarray) and a.dtype == object:
-            assert a.shape == b.shape
-            todo.extend(zip(a.tolist(), b.tolist(), strict=True))
-        elif isinstance(a, set):
-            assert len(a) == len(b)
-            assert {x for x in a if not isinstance(x, torch.Tensor)} == {x for x in b if not isinstance(x, torch.Tensor)}
-        else:
-            _compare_memory(a, b, memory)
-
-
-def _compare_memory(a: Any, b: Any, memory: dict[int, int]) -> None:
-    if isinstance(a, torch.Tensor):
-        assert a.dtype == b.dtype
-        assert a.stride() == b.stride()
-        assert a.tolist() == b.tolist()
-        place, other = a.data_ptr(), b.data_ptr()
-    else:
-        assert (a.dtype, a.strides, a.flags.writeable) == (b.dtype, b.strides, b.flags.writeable)
-        assert np.array_equal(a, b)
-        place, other = a.ctypes.data, b.ctypes.data
-    assert memory.setdefault(place, other) == other
 
 
 # `make test` tries the first number of graphs, `make soak` the second.
