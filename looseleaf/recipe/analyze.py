@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import functools
 import warnings
+from dataclasses import replace
 
 from looseleaf.recipe.facts import SOURCE_CHARS_MAX, CellFacts, Read, source_hash
+from looseleaf.recipe.flat import flat_facts
 from looseleaf.recipe.magics import INSTALLERS
 from looseleaf.recipe.transform import Transformed, python_of, transform
 from looseleaf.recipe.tree import UNPARSEABLE
@@ -38,10 +40,15 @@ def _analyze(source: str, future_annotations: bool) -> CellFacts:
     moved = transform(source)
     try:
         return _visited(digest, moved, future_annotations)
-    except UNPARSEABLE:
+    except UNPARSEABLE as error:
         if moved.optional:
             # A magic of somebody else, with a language of its own.
             return _visited(digest, _without_body(moved), future_annotations)
+        flat = None
+        if isinstance(error, (RecursionError, MemoryError)):
+            flat = flat_facts(digest, moved.python, future_annotations=future_annotations)
+        if flat is not None:
+            return replace(flat, override=moved.override, gpu_count=moved.gpu_count, shell=moved.shell)
         return CellFacts(
             source_hash=digest,
             parsed=False,

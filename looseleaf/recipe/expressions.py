@@ -31,7 +31,7 @@ from looseleaf.recipe.magics import (
     without_options,
 )
 from looseleaf.recipe.scopes import CodeNode, ScopeTable
-from looseleaf.recipe.tree import nodes_of
+from looseleaf.recipe.tree import nodes_of, operands
 
 _CALLABLE_METHODS_THAT_CHANGE = frozenset(
     [
@@ -81,6 +81,11 @@ _CALLABLE_METHODS_THAT_CHANGE = frozenset(
 )
 
 
+# Names that a cell has bound when it reads another; with more of them the read is as if there were none, which may
+# need a name too many.
+SURE_NAMES_MAX: Final = 256
+
+
 class Scope:
     """A comprehension's or class body's own names."""
 
@@ -104,6 +109,8 @@ class ExpressionVisitor(ast.NodeVisitor):
         self.loads: set[str] = set()
         self.bindings: list[Binding] = []
         self.superseded: list[Binding] = []
+        # Names that `bindings` may have.
+        self.bound: set[str] = set()
         self.codes: dict[str, tuple[CodeFacts, ...]] = {}
         self.deletes: set[str] = set()
         self.may_delete: set[str] = set()
@@ -129,7 +136,9 @@ class ExpressionVisitor(ast.NodeVisitor):
 
     def _read(self, name: str) -> None:
         if name not in self.sure:
-            if self._frozen != self.sure:
+            if len(self.sure) > SURE_NAMES_MAX:
+                self._frozen = frozenset()
+            elif self._frozen != self.sure:
                 self._frozen = frozenset(self.sure)
             self.reads.setdefault((name, self._frozen), None)
 
@@ -162,6 +171,7 @@ class ExpressionVisitor(ast.NodeVisitor):
         certain = certain and not self.guard
         if certain:
             self._supersede(name, keep_imports=kind == "import")
+        self.bound.add(name)
         self.bindings.append(Binding(name, kind, certain, module, attribute, submodule, codes, expr))
         self.codes[name] = codes if certain else (*self.codes.get(name, ()), *codes)
         self.sure.add(name)
@@ -169,10 +179,14 @@ class ExpressionVisitor(ast.NodeVisitor):
 
     def _supersede(self, name: str, *, keep_imports: bool = False) -> None:
         """What `name` was bound to counts only if the cell fails half-way; `import a.b, a.c` bind `a` together."""
+        if name not in self.bound:
+            return
         gone = [b for b in self.bindings if b.name == name and not (keep_imports and b.kind == "import")]
         if gone:
             self.superseded += gone
-            self.bindings = [b for b in self.bindings if b not in gone]
+            # By identity: two bindings may be equal but for their expressions.
+            ids = {id(b) for b in gone}
+            self.bindings = [b for b in self.bindings if id(b) not in ids]
 
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load):
@@ -194,6 +208,10 @@ class ExpressionVisitor(ast.NodeVisitor):
             self._supersede(name)
             self.codes.pop(name, None)
         self.sure.discard(name)
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        for _, operand in operands(node):
+            self.visit(operand)
 
     # Expressions with scopes of their own.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -82,6 +83,8 @@ class CellFacts:
     `calls`: dotted names called at top level. `unpickles`: classes of the session may be looked up by name.
     `shell`: lines and bodies that a shell runs. `files`: (path, text) written by `%%writefile`.
     `installs`: changes the environment. `future_annotations`: later cells' annotations are not evaluated.
+    `too_deep`: the text is Python, but could not be followed; everything is more rather than too little.
+    `codes`: of the bindings, by name.
     `tree`: the Python that runs, that of magic lines too, for the device walk.
     """
 
@@ -106,6 +109,8 @@ class CellFacts:
     future_annotations: bool = False
     override: str = ""
     gpu_count: int = 1
+    too_deep: bool = False
+    codes: Mapping[str, tuple[CodeFacts, ...]] = field(init=False, compare=False, repr=False)
     tree: ast.Module = field(default_factory=lambda: ast.Module(body=[], type_ignores=[]), compare=False, repr=False)
 
     @property
@@ -123,10 +128,14 @@ class CellFacts:
         """Names that the cell binds by import."""
         return frozenset(b.name for b in self.bindings if b.kind == "import")
 
+    def __post_init__(self) -> None:
+        codes: dict[str, tuple[CodeFacts, ...]] = {}
+        for binding in self.bindings:
+            if binding.codes or binding.name in codes:
+                old = () if binding.certain else codes.get(binding.name, ())
+                codes[binding.name] = (*old, *binding.codes)
+        object.__setattr__(self, "codes", codes)
+
     def codes_of(self, name: str) -> tuple[CodeFacts, ...]:
         """What the cell itself binds `name` to, if that is code; all candidates after a conditional definition."""
-        found: tuple[CodeFacts, ...] = ()
-        for binding in self.bindings:
-            if binding.name == name:
-                found = binding.codes if binding.certain else (*found, *binding.codes)
-        return found
+        return self.codes.get(name, ())

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
 from looseleaf.recipe.cues import is_device_tensor_type, is_host_attr
-from looseleaf.recipe.tree import Handlers
+from looseleaf.recipe.tree import Handlers, operands
 from looseleaf.recipe.values import UNKNOWN, Value, join, known, made_of
 
 # Longer texts and containers are not computed: flags are short.
@@ -146,14 +146,20 @@ class StaticFlags(ABC):
         return made_of(value.resident)
 
     def on_BinOp(self, node: ast.BinOp) -> Value:
-        left, right = self.eval(node.left), self.eval(node.right)
+        parts = operands(node)
+        result = self.eval(parts[0][1])
+        for op, operand in parts[1:]:
+            result = self._combined(result, op, self.eval(operand))
+        return result
+
+    def _combined(self, left: Value, op: ast.operator | None, right: Value) -> Value:
         self.computes = self.computes or left.resident or right.resident
-        if isinstance(node.op, ast.BitOr) and isinstance(left.flag, dict) and isinstance(right.flag, dict):
+        if isinstance(op, ast.BitOr) and isinstance(left.flag, dict) and isinstance(right.flag, dict):
             return known({**left.flag, **right.flag})
         if (
             left.known
             and right.known
-            and isinstance(node.op, ast.Add)
+            and isinstance(op, ast.Add)
             and isinstance(left.flag, str)
             and isinstance(right.flag, str)
         ):

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from looseleaf.recipe.tree import nodes_of
+from looseleaf.recipe.tree import nodes_of, operands
 
 # Methods whose receiver keeps what it is given.
 _KEEPING_METHODS: Final = frozenset(
@@ -39,7 +39,10 @@ def held_names(expr: ast.expr | None, origins: Origins) -> frozenset[str]:
     An argument is held by what is made of it, a method's receiver too; of a function that is called what it makes is
     held. Other attributes than methods, comparisons and texts hold nothing.
     """
-    return frozenset(node.id for node in _held(expr, origins) if isinstance(node, ast.Name))
+    try:
+        return frozenset(node.id for node in _held(expr, origins) if isinstance(node, ast.Name))
+    except RecursionError:
+        return names_in(expr)
 
 
 class _NothingKnown:
@@ -53,7 +56,10 @@ class _NothingKnown:
 def held_lambdas(expr: ast.expr | None, origins: Origins | None = None) -> list[ast.Lambda]:
     """Lambdas in `expr` that its value may hold."""
     origins = origins or _NothingKnown()
-    return [node for node in _held(expr, origins) if isinstance(node, ast.Lambda)]
+    try:
+        return [node for node in _held(expr, origins) if isinstance(node, ast.Lambda)]
+    except RecursionError:
+        return []
 
 
 def kept_by(call: ast.Call) -> list[ast.expr]:
@@ -81,7 +87,10 @@ def _held(node: ast.expr | None, origins: Origins) -> Iterator[ast.expr]:
     elif isinstance(node, ast.IfExp):
         for part in (node.body, node.orelse):
             yield from _held(part, origins)
-    elif isinstance(node, (ast.List, ast.Tuple, ast.Set, ast.BoolOp, ast.BinOp, ast.Dict)):
+    elif isinstance(node, ast.BinOp):
+        for _, part in operands(node):
+            yield from _held(part, origins)
+    elif isinstance(node, (ast.List, ast.Tuple, ast.Set, ast.BoolOp, ast.Dict)):
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.expr):
                 yield from _held(child, origins)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from looseleaf.errors import InvalidArgument
@@ -148,6 +148,9 @@ def analyze(
     label = decide_label(facts, closure, view, device_override=device_override)
     if partial:
         label = _partial_label(label, editing=editing)
+    elif facts.too_deep and label.confidence < 1.0:
+        text = f"{label.reason} The text is nested too deep to be followed."
+        label = replace(label, reason=text, confidence=min(label.confidence, PARTIAL_CONFIDENCE_MAX))
     names = set(closure.names)
     if label.label is DeviceLabel.GPU:
         # `del x` needs x to exist on the worker; in the kernel a stub is enough.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import warnings
 from dataclasses import dataclass, field, replace
 
 from IPython.core.inputtransformer2 import TransformerManager, leading_empty_lines, leading_indent
@@ -94,7 +95,10 @@ def _python_of(text: str) -> tuple[str, ast.Module | None]:
         except UNPARSEABLE:
             pass
     try:
-        return str(_TRANSFORMS.transform_cell(magic)), None
+        with warnings.catch_warnings():
+            # Of line separators that it splits at and Python does not.
+            warnings.simplefilter("ignore")
+            return str(_TRANSFORMS.transform_cell(magic)), None
     except (SyntaxError, ValueError, RecursionError):
         return magic, None
 

@@ -30,6 +30,17 @@ def nodes_of(node: ast.AST) -> list[ast.AST]:
     return found
 
 
+def operands(node: ast.BinOp) -> list[tuple[ast.operator | None, ast.expr]]:
+    """`a + b - c` as [(None, a), (+, b), (-, c)]: long sums are nested as deep as they are long."""
+    found: list[tuple[ast.operator | None, ast.expr]] = []
+    left: ast.expr = node
+    while isinstance(left, ast.BinOp):
+        found.append((left.op, left.right))
+        left = left.left
+    found.append((None, left))
+    return found[::-1]
+
+
 class Handlers(dict[type, Any]):
     """The methods of a class that are named for node types, such as `on_Name`; None where there is none."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from looseleaf.recipe.magics import (
     ISOLATED_MAGICS,
@@ -14,6 +15,9 @@ from looseleaf.recipe.magics import (
     without_options,
 )
 
+# Fields of nodes that hold statements, or nodes that hold them.
+_BODIES: Final = ("body", "orelse", "finalbody", "handlers", "cases")
+
 
 def unfold(tree: ast.Module, *, shown: Sequence[str] = (), setup: str = "") -> ast.Module:
     """`tree`, changed in place: before each statement with a line magic stands the Python that the magic runs or shows.
@@ -21,19 +25,28 @@ def unfold(tree: ast.Module, *, shown: Sequence[str] = (), setup: str = "") -> a
     `shown`: expressions whose text a cell magic's line takes; `setup`: Python that runs before the body. What does not
     parse is left out.
     """
-    _Unfolder().visit(tree)
+    _unfold_bodies(tree)
     tree.body[:0] = [*_shown(shown), *_parsed(setup)]
     return tree
 
 
-class _Unfolder(ast.NodeTransformer):
+def _unfold_bodies(tree: ast.Module) -> None:
     """Line magics stand as statements or as assigned values; everything else only contains statements."""
+    todo: list[ast.AST] = [tree]
+    while todo:
+        node = todo.pop()
+        for field in _BODIES:
+            parts = getattr(node, field, None)
+            if not isinstance(parts, list):
+                continue
+            todo += parts
+            if any(isinstance(part, (ast.Expr, ast.Assign)) for part in parts):
+                parts[:] = [new for part in parts for new in (*_before(part), part)]
 
-    def visit_Expr(self, node: ast.Expr) -> list[ast.stmt]:
-        return [*_hidden(node.value), node]
 
-    def visit_Assign(self, node: ast.Assign) -> list[ast.stmt]:
-        return [*_hidden(node.value), node]
+def _before(statement: ast.AST) -> Iterator[ast.stmt]:
+    if isinstance(statement, (ast.Expr, ast.Assign)):
+        yield from _hidden(statement.value)
 
 
 def _hidden(value: ast.expr) -> Iterator[ast.stmt]:
