@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from looseleaf.checkpoint._native import canonical
 from looseleaf.checkpoint.bundles import Bundle
+from looseleaf.checkpoint.pickle_file import PickleFile
 from looseleaf.checkpoint.pickler import PROTOCOL, UnitPickler
 from looseleaf.ids import UnitId
 
@@ -29,7 +30,9 @@ _BUILTIN_MODES: Final[dict[type, bytes]] = {list: MODE_LIST, dict: MODE_DICT, se
 
 def write_plain(value: Any) -> bytes:
     """A `V` unit of builtin values that refer to no other unit."""
-    return MODE_VALUE + canonical(pickle.dumps(value, PROTOCOL))
+    file = PickleFile()
+    pickle.Pickler(file, PROTOCOL).dump(value)
+    return MODE_VALUE + canonical(file.getvalue())
 
 
 def write_value(pickler: UnitPickler, value: Any, unit_id: UnitId) -> bytes:
