@@ -10,7 +10,7 @@ from abc import abstractmethod
 from dataclasses import replace
 from typing import Final
 
-from looseleaf.recipe.cues import Rule, canonical, is_device_word, is_hf_trainer, rule_of
+from looseleaf.recipe.cues import Rule, canonical, is_device_word, is_hf_trainer, is_there, rule_of
 from looseleaf.recipe.families import family_of
 from looseleaf.recipe.follow import Arguments
 from looseleaf.recipe.magics import magic_call
@@ -255,6 +255,8 @@ class CallRules(MethodRules):
                 return known({"str": str, "bool": bool, "int": int}[name](first.flag))
             except (TypeError, ValueError):
                 return UNKNOWN
+        if name == "getattr" and first.path and len(given.args) > 1 and isinstance(given.args[1].flag, str):
+            return self.attribute(first, given.args[1].flag)
         if name in ("map", "filter"):
             for code in first.codes:
                 self.call_code(code, Arguments(given.args[1:], {}))
@@ -268,8 +270,9 @@ class CallRules(MethodRules):
         armed = any(v.armed for v in given.all)
         if rule.effect == "query":
             self.asks = True
-            if last in ("is_available", "is_bf16_supported"):
-                return known(True)
+            there = is_there(path)
+            if there is not None:
+                return known(there)
             if path == "torch.device" and given.args:
                 # Devices are followed as their strings.
                 first = given.args[0]

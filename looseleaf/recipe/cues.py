@@ -51,6 +51,10 @@ _RULES: Final[dict[str, Rule]] = {
     "torch.nn.DataParallel": Rule("resident"),
     "torch.nn.parallel": Rule("resident"),
     "torch.device": Rule("query"),
+    "torch.backends": Rule("query"),
+    "torch.backends.mps": Rule("query"),
+    "torch.xpu.is_available": Rule("query"),
+    "torch.accelerator": Rule("query"),
     "torch.Generator": Rule("plain"),
     # Keras and TensorFlow put what they make on the GPU of their own accord.
     "tensorflow": Rule("op", 0.8),
@@ -162,9 +166,12 @@ _RULES: Final[dict[str, Rule]] = {
 }
 
 _HF_TRAINER: Final = re.compile(r"^(transformers|trl|sentence_transformers|setfit|unsloth|optimum)\b.*\.\w*Trainer$")
+# Trainers of other packages are mostly made after that one's.
+_OTHER_TRAINER: Final = re.compile(r"\.[A-Z]\w*Trainer$")
 _FASTAI_LEARNER: Final = re.compile(r"^fastai\b.*\.(\w*learner|\w*Learner)$")
 _TF_MODEL: Final = re.compile(r"^transformers\.(TF|Flax)\w+\.from_(pretrained|config)$")
-_KERAS_ON_HOST: Final = re.compile(r"^keras\.applications\..*(preprocess_input|decode_predictions)$")
+_KERAS_ON_HOST: Final = re.compile(r"^keras(_hub|\.applications)\..*(preprocess_input|decode_\w*predictions)$")
+_KERAS_OPS: Final = re.compile(r"^keras\.(metrics|losses|activations)\.[a-z]\w*$")
 _TENSOR_TYPE: Final = re.compile(r"^torch\.cuda\.\w*Tensor$")
 
 # Methods that leave the device, and attributes that are plain facts about a device object.
@@ -212,12 +219,16 @@ def rule_of(path: str) -> Rule | None:
         return Rule("resident")
     if _KERAS_ON_HOST.match(path):
         return Rule("host")
+    if _KERAS_OPS.match(path):
+        return Rule("op", 0.7)
     prefix = path
     while prefix:
         if prefix in _RULES:
             return _RULES[prefix]
         prefix = prefix.rpartition(".")[0]
-    return Rule("host") if package in _HOST_PACKAGES else None
+    if package in _HOST_PACKAGES:
+        return Rule("host")
+    return Rule("resident", 0.7) if _OTHER_TRAINER.search(path) else None
 
 
 def canonical(path: str) -> str:
@@ -226,6 +237,14 @@ def canonical(path: str) -> str:
         if path == prefix or path.startswith(f"{prefix}."):
             return "keras" + path[len(prefix) :]
     return path
+
+
+def is_there(path: str) -> bool | None:
+    """The answer to "is there such a device?", where GPUs are those of CUDA; None if `path` asks something else."""
+    owner, _, last = path.rpartition(".")
+    if last not in ("is_available", "is_built", "is_bf16_supported", "has_mps", "has_cuda"):
+        return None
+    return not (last == "has_mps" or owner.rpartition(".")[2] in ("mps", "xpu", "hpu", "npu", "tpu"))
 
 
 def is_device_tensor_type(path: str) -> bool:
@@ -246,4 +265,4 @@ def is_device_word(name: str) -> bool:
 
 def is_hf_trainer(path: str) -> bool:
     """A trainer that moves the model it is given to its device when it is made."""
-    return bool(_HF_TRAINER.match(path))
+    return bool(_HF_TRAINER.match(path) or _OTHER_TRAINER.search(path))

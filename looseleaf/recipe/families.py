@@ -12,6 +12,7 @@ _OF_PACKAGE: Final[dict[str, str]] = {
     "sentence_transformers": "encoder", "whisper": "speech", "easyocr": "speech",
 }  # fmt: skip
 _TRAINER: Final = re.compile(r"^(transformers|trl|setfit|unsloth|optimum|sentence_transformers)\b.*\.\w*Trainer$")
+_OTHER_TRAINER: Final = re.compile(r"\.[A-Z]\w*Trainer$")
 _TF_MODEL: Final = re.compile(r"^transformers\.(TF|Flax)\w+")
 _DATA_PIPELINE: Final = re.compile(
     r"^(tensorflow\.data\b|tensorflow_datasets\b|keras\..*(image|text|audio|timeseries)_dataset_from_|"
@@ -59,6 +60,8 @@ def family_of(path: str) -> str:
         return "trainer"
     if _TF_MODEL.match(path):
         return "keras"
+    if _OTHER_TRAINER.search(path) and _OF_PACKAGE.get(path.partition(".")[0]) is None:
+        return "trainer"
     if path == "transformers.pipeline":
         return "pipeline"
     if _DATA_PIPELINE.match(path):

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar, Final
 
-from looseleaf.recipe.cues import is_device_tensor_type, is_host_attr
+from looseleaf.recipe.cues import is_device_tensor_type, is_host_attr, is_there
 from looseleaf.recipe.tree import Handlers, operands
 from looseleaf.recipe.values import UNKNOWN, Value, join, known, made_of
 
@@ -100,6 +100,8 @@ class StaticFlags(ABC):
             return owner.attrs[attr]
         if owner.path:
             path = f"{owner.path}.{attr}"
+            if attr in ("has_mps", "has_cuda"):
+                return known(is_there(path))
             if is_device_tensor_type(path):
                 self.cue(f"`{path}` makes GPU tensors", 0.95)
                 return Value(path=path, resident=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from looseleaf.recipe.cues import canonical, rule_of
+from looseleaf.recipe.cues import canonical, is_hf_trainer, rule_of
 from looseleaf.recipe.dynamic import dotted
 from looseleaf.recipe.facts import CodeFacts
 from looseleaf.recipe.families import family_of
@@ -180,6 +180,9 @@ class CodeFollower(StaticFlags):
         assert isinstance(node, ast.ClassDef)
         base = self._library_base(node)
         made = Value(cls=(code,), armed=bool(base), family=family_of(canonical(base)))
+        if base and is_hf_trainer(canonical(base)):
+            self.cue(f"a `{code.name}` moves its model to the GPU", 0.8)
+            made = replace(made, resident=True)
         for method in ("__init__", "setup", "__post_init__"):
             for found in self._find_method((code,), method):
                 target = found.node
