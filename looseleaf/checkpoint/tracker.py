@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from looseleaf.checkpoint.advance import Advancer
 from looseleaf.checkpoint.facts import light_header
 from looseleaf.checkpoint.history import made_newest
 from looseleaf.checkpoint.labels import Labels
-from looseleaf.checkpoint.lazy import Budget
+from looseleaf.checkpoint.lazy import NOT_COMMITTED, Budget
 from looseleaf.checkpoint.loader import Loader
 from looseleaf.checkpoint.manifest import Manifest, UnitHeader, Unsaved, decode_manifest
 from looseleaf.checkpoint.memory import raw_access
@@ -158,7 +159,8 @@ class StateTracker:
         report = Advancer(self).advance(commit(self.io, found))
         # In a process that never held a version the process state is set only by a restore.
         self.restore([])
-        return report
+        lost = [f"`{e.name}` was not saved: {e.detail}" for e in found.unsaved if e.reason == NOT_COMMITTED]
+        return replace(report, problems=(*report.problems, *lost))
 
     def note_stale(self, stale: Iterable[tuple[str, str]]) -> None:
         """A newer version was followed; these must be told to the person."""

@@ -333,7 +333,8 @@ def test_older_version_made_the_newest_has_only_bytes_that_are_its_own() -> None
     namespace["array"][3] = 7
     namespace["seed"].append(2)
     kernel.save("y", needed=["seed"])
-    kernel.check_out(io.versions[0], "z")
+    report = kernel.check_out(io.versions[0], "z")
+    assert [problem.partition(" ")[0] for problem in report.problems] == ["`array`"]
     assert [entry.name for entry in kernel.manifest.unsaved] == ["array"]
     assert is_stub(namespace["array"])
     assert kernel.materialise(["seed"]).failed == () and namespace["seed"] == [1]
