@@ -13,6 +13,7 @@ import builtins
 from pathlib import Path
 from typing import Any, Final
 
+from looseleaf.checkpoint.module_code import BASELINE
 from looseleaf.checkpoint.stub import unsaved_of
 from looseleaf.checkpoint.tracker import StateTracker
 from looseleaf.errors import PreconditionFailed
@@ -20,6 +21,8 @@ from looseleaf.ids import Epoch, SessionId, new_execution_id
 from looseleaf.local.store_io import StoreIO
 
 _SESSION: Final = SessionId("s-" + "0" * 32)
+# A worker's zygote has done so long before a session comes.
+BASELINE.begin()
 
 
 class RefusedError(PreconditionFailed):
@@ -41,7 +44,7 @@ class Adapter:
 
     # What must be taken out of a namespace before it can be saved: nothing.
     patch: tuple[tuple[str, str], ...] = ()
-    imports = "import looseleaf.local.peer, looseleaf.services.checkpoint_store.store"
+    imports = "import numpy.random, looseleaf.local.peer, looseleaf.services.checkpoint_store.store"
 
     def __init__(self) -> None:
         self.written = 0
