@@ -106,6 +106,7 @@ def _visited(digest: str, moved: Transformed, future_annotations: bool) -> CellF
         calls=frozenset(visitor.calls),
         dynamic=visitor.dynamic,
         unpickles=visitor.unpickles,
+        rebinds_all=visitor.rebinds_all,
         shell=(*moved.shell, *visitor.shell),
         files=moved.files,
         installs=visitor.installs or any(INSTALLERS.match(line) for body in moved.shell for line in body.splitlines()),

@@ -119,6 +119,7 @@ class ExpressionVisitor(ast.NodeVisitor):
         self.calls: set[str] = set()
         self.dynamic = ""
         self.unpickles = False
+        self.rebinds_all = False
         self.shell: list[str] = []
         self.installs = False
 
@@ -351,6 +352,7 @@ class ExpressionVisitor(ast.NodeVisitor):
             asked = parse_history_line(line)
         except InvalidArgument:
             return
+        self.rebinds_all = self.rebinds_all or asked.command == "checkout"
         source = ast.Name(id=asked.names[0], ctx=ast.Load()) if asked.target else None
         for name in asked.binds:
             self.bind(name, expr=source, certain=False)

@@ -81,6 +81,7 @@ class CellFacts:
     `touched`: names whose object the cell may change in place. `modules`: of import statements at top level.
     `star_imports`: modules whose names are not known here. `dynamic`: as in `CodeFacts`.
     `calls`: dotted names called at top level. `unpickles`: classes of the session may be looked up by name.
+    `rebinds_all`: every name of the session may be another's afterwards.
     `shell`: lines and bodies that a shell runs. `files`: (path, text) written by `%%writefile`.
     `installs`: changes the environment. `future_annotations`: later cells' annotations are not evaluated.
     `too_deep`: the text is Python, but could not be followed; everything is more rather than too little.
@@ -103,6 +104,7 @@ class CellFacts:
     calls: frozenset[str] = frozenset()
     dynamic: str = ""
     unpickles: bool = False
+    rebinds_all: bool = False
     shell: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
     installs: bool = False

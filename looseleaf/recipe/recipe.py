@@ -160,6 +160,7 @@ def analyze(
     imports = import_closure(facts, closure, view, local)
     # A module that is patched is not a variable that changed.
     touched = {name for name in facts.touched & view.live if not view.is_import(name)}
+    changed = facts.defines | facts.imports | closure.writes | touched | (view.live if facts.rebinds_all else set())
     closure_bytes, device_bytes = _payload_bytes(names, view)
     recipe = Recipe(
         cell_id=cell_id,
@@ -173,7 +174,7 @@ def analyze(
         confidence=round(label.confidence, 3),
         dynamic=bool(closure.dynamic),
         partial=partial,
-        defines=tuple(sorted(facts.defines | facts.imports | closure.writes | touched)),
+        defines=tuple(sorted(changed)),
         gpu_count=facts.gpu_count,
         closure_bytes=closure_bytes,
         device_bytes=device_bytes,

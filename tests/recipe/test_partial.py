@@ -10,10 +10,14 @@ from looseleaf.recipe.partial import imported_in, token_names
     ("text", "names"),
     [
         ("a.b(c", {"a", "c"}),
-        ("x = 'y z' # w", {"x"}),
+        ("x = 'y z' # w", set()),
         ('f"{a} b {c.d', {"a"}),
         ("'''open a", set()),
-        ('s = "a\\" b" + c', {"s", "c"}),
+        ('s = "a\\" b" + c', {"c"}),
+        ("g(a=b, c==d)", {"g", "b", "c", "d"}),
+        ("x += y", {"x", "y"}),
+        ("def g(a):", {"a"}),
+        ("with a as b:", {"with", "a"}),
         ("ab.cd.ef", {"ab"}),
     ],
 )

@@ -37,3 +37,15 @@ def test_with_logged_names_adds_names_whose_commit_is_under_way(ask, session) ->
     merged = with_logged_names({"a": NameFacts(kind="instance")}, log)
     assert merged["a"].kind == "instance"
     assert ask("a + b", "a = 1", "b = 2", headers=merged).state_names == ("a", "b")
+
+
+def test_recipe_of_a_checkout_needs_nothing_and_may_change_everything(ask) -> None:
+    recipe = ask("%looseleaf checkout 3", "a = b = 1", "def f(): return a").recipe
+    assert (recipe.names, recipe.defines, recipe.label) == ((), ("a", "b", "f"), "cpu")
+
+
+def test_recipe_of_a_restore_needs_nothing_and_changes_its_names(ask) -> None:
+    recipe = ask("%looseleaf restore a b --version -2", "a = b = c = 1").recipe
+    assert (recipe.names, recipe.defines) == ((), ("a", "b"))
+    recipe = ask("%looseleaf restore a --as d", "a = b = c = 1").recipe
+    assert (recipe.names, recipe.defines) == ((), ("d",))
