@@ -7,64 +7,30 @@ their arguments. Every loop body is followed once. A guess with reasons; the dev
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from looseleaf.recipe.calls import CallRules
 from looseleaf.recipe.cues import is_host_attr
 from looseleaf.recipe.dynamic import root_name
-from looseleaf.recipe.shell import shell_use
-from looseleaf.recipe.tree import Handlers
+from looseleaf.recipe.outside import NO_BACKGROUND, Background, CueKind, DeviceCue, OutsideRules
+from looseleaf.recipe.tree import UNPARSEABLE, Handlers
 from looseleaf.recipe.values import UNKNOWN, Value, chooses_gpu, is_gpu_name, join, known
 
 Lookup = Callable[[str], Value]
-CueKind = Literal["compute", "resident", "shell"]
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceCue:
-    """One thing in the code that uses a GPU. `text` is the reason for people, `confidence` 0 to 1."""
-
-    text: str
-    confidence: float
-    kind: CueKind = "compute"
-
-
-@dataclass(frozen=True, slots=True)
-class Background:
-    """What of a session matters to the walk besides its names.
-
-    `uses_gpu`, `uses_framework`: whether it works with a GPU, or with a library that would use one.
-    `scripts`: texts of files that it wrote. `saved_on_gpu`: for the files that it saved tensors to, by path or by the
-    expression that gives it, whether they were on a GPU. `default_gpu`: tensors are made there.
-    """
-
-    star_modules: Sequence[str] = ()
-    uses_gpu: Callable[[], bool] = lambda: False
-    uses_framework: Callable[[], bool] = lambda: False
-    scripts: Mapping[str, str] = field(default_factory=dict)
-    saved_on_gpu: Mapping[str, bool] = field(default_factory=dict)
-    default_gpu: bool = False
-
-
-class DeviceWalk(CallRules):
+class DeviceWalk(OutsideRules):
     """One walk over one cell. `lookup` gives what is known of session names; it is never told of changes.
 
     `saved`: what the cell adds to `Background.saved_on_gpu`. `shell_cues`: how many of the cues are shell lines'.
     """
 
-    def __init__(self, lookup: Lookup, background: Background = Background()) -> None:
-        super().__init__()
-        self.uses_gpu = background.uses_gpu
-        self.uses_framework = background.uses_framework
-        self.default_gpu = background.default_gpu
+    def __init__(self, lookup: Lookup, background: Background = NO_BACKGROUND) -> None:
+        super().__init__(background)
         self._lookup = lookup
-        self._background = background
         self._star_modules = list(background.star_modules)
         self.cues: list[DeviceCue] = []
         self.used_resident: set[str] = set()
-        self.saved: dict[str, bool] = {}
 
     @property
     def changes(self) -> dict[str, Value]:
@@ -151,35 +117,13 @@ class DeviceWalk(CallRules):
         if name:
             self.rebind(name, self.name(name).on_device())
 
-    def loads(self, node: ast.Call) -> str:
-        place = node.args[0] if node.args else None
-        for key in _places(place, self):
-            saved = self.saved.get(key, self._background.saved_on_gpu.get(key))
-            if saved is not None:
-                return "loads what was saved on the GPU" if saved else ""
-        return "loads to the device that was saved from" if self.uses_gpu() else ""
-
-    def saves(self, node: ast.Call, value: Value) -> None:
-        if len(node.args) > 1:
-            for key in _places(node.args[1], self):
-                self.saved[key] = value.resident
-
-    def shell(self, body: str) -> None:
-        use = shell_use(body)
-        self.asks = self.asks or use.asks
-        texts = [*use.programs, *(self._background.scripts[s] for s in use.scripts if s in self._background.scripts)]
-        unknown = [s for s in use.scripts if s not in self._background.scripts]
-        if use.confidence and (unknown or not use.scripts):
-            self.cue("a shell line starts GPU work", use.confidence, "shell")
-        for text in texts:
-            walk = DeviceWalk(lambda _: UNKNOWN, Background(uses_framework=lambda: True))
-            try:
-                walk.run(ast.parse(text))
-            except (SyntaxError, ValueError, RecursionError, MemoryError):
-                continue
-            cue = walk.best_cue()
-            if cue is not None:
-                self.cue(f"a shell line runs Python where {cue.text}", cue.confidence, "shell")
+    def cue_in(self, program: str) -> DeviceCue | None:
+        walk = DeviceWalk(lambda _: UNKNOWN, Background(uses_framework=lambda: True))
+        try:
+            walk.run(ast.parse(program))
+        except UNPARSEABLE:
+            return None
+        return walk.best_cue()
 
     # Statements.
 
@@ -369,15 +313,6 @@ class DeviceWalk(CallRules):
     def star_path(self, name: str) -> str:
         """The path that an unresolved `name` may have come by from a star import, empty without one."""
         return f"{self._star_modules[-1]}.{name}" if self._star_modules else ""
-
-
-def _places(place: ast.expr | None, walk: DeviceWalk) -> list[str]:
-    """What a file goes by: its path if that is known, and the expression that gives it."""
-    if place is None:
-        return []
-    value = walk.eval(place)
-    known_path = [value.flag] if value.known and isinstance(value.flag, str) else []
-    return [*known_path, f"={ast.unparse(place)}"] if not isinstance(place, ast.Constant) else known_path
 
 
 _DO = Handlers(DeviceWalk, "do_")

@@ -12,9 +12,10 @@ from typing import TypeVar
 
 from looseleaf.errors import PreconditionFailed
 from looseleaf.recipe.analyze import analyze_cell
-from looseleaf.recipe.device_walk import Background, DeviceWalk
+from looseleaf.recipe.device_walk import DeviceWalk
 from looseleaf.recipe.facts import Binding, BindingKind, CellFacts, CodeFacts
 from looseleaf.recipe.history_line import FORGET_ALL
+from looseleaf.recipe.outside import Background
 from looseleaf.recipe.provenance import held_names, made_in, names_in
 from looseleaf.recipe.tree import UNPARSEABLE
 from looseleaf.recipe.values import UNKNOWN, Value, join
@@ -264,6 +265,7 @@ class ExecutionLog:
             seen.add(name)
             found |= definition.modules
             for code in definition.codes:
+                found |= code.imports
                 todo.extend(code.reads)
         return frozenset(found)
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 
+from looseleaf.recipe.code_facts import code_facts
 from looseleaf.recipe.dynamic import dotted, dynamic_reason, imported_modules, namespace_key, root_name
-from looseleaf.recipe.expressions import ExpressionVisitor, Scope, code_facts
+from looseleaf.recipe.expressions import ExpressionVisitor, Scope
 from looseleaf.recipe.facts import BindingKind, CodeFacts
 from looseleaf.recipe.provenance import held_lambdas, kept_by
 from looseleaf.recipe.scopes import ScopeTable
