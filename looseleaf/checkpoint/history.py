@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from looseleaf.checkpoint.lazy import without_lost
 from looseleaf.checkpoint.manifest import Manifest, UnitHeader, Unsaved
 from looseleaf.ids import Epoch, ExecutionId, PayloadId, SessionId, UnitId, Version
+
+_CHECKOUT: Final = "checkout of "
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +94,16 @@ def made_newest(
         old,
         session_id=session_id, version=Version(head.version + 1), parent=head.version, epoch=epoch,
         execution_id=execution_id, created_unix_ms=now_unix_ms, next_id=max(old.next_id, head.next_id),
-        label=f"checkout of {old.session_id}@{old.version}",
+        label=f"{_CHECKOUT}{old.session_id}@{old.version}",
         tombstones=tuple(name for name in dict.fromkeys(gone) if name not in old.roots and name not in unsaved),
     )  # fmt: skip
+
+
+def checked_out_version(manifest: Manifest) -> int:
+    """The version of its own session that it makes the newest again; 0 if it was not made so."""
+    made_from, _at, version = manifest.label.removeprefix(_CHECKOUT).rpartition("@")
+    is_own = manifest.label.startswith(_CHECKOUT) and made_from == manifest.session_id
+    return int(version) if is_own and version.isdecimal() else 0
 
 
 def _header(manifest: Manifest, name: str) -> UnitHeader | None:

@@ -180,7 +180,7 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         recipe = self._route(rest)
         if recipe.label == "gpu" and rest != request:
             recipe = self._route(request)
-        if note := stale_note(self.looseleaf.take_stale()):
+        if note := self.looseleaf.take_moved() + stale_note(self.looseleaf.take_stale()):
             publish_output(self, {"type": "stream", "name": "stderr", "text": note})
         if recipe.label == "gpu":
             return await self._run_on_worker(request, recipe, user_expressions, allow_stdin, began_s)

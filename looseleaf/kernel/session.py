@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from looseleaf import devices
+from looseleaf.checkpoint.history import checked_out_version
 from looseleaf.checkpoint.manifest import Manifest
 from looseleaf.checkpoint.stub import is_stub, tell_whereabouts, unit_id_of
 from looseleaf.checkpoint.tracker import StateTracker
@@ -93,6 +94,7 @@ class KernelSession:
         self._problem = problem
         self._io: LinkStateIO | None = None
         self._saved_facts: SavedFacts | None = None
+        self._moved = ""
         self.holders = Holders(self.send)
         tell_whereabouts(lambda entry: self.holders.where(entry, self.epoch))
 
@@ -256,7 +258,23 @@ class KernelSession:
             log.exception("commit_failed")
 
     def _take_head(self) -> None:
+        before = self.version
         self._advance(Version(0))
+        if before and self.version != before and (source := self._checked_out()):
+            self.runs.check_out(source, self.version)
+            self._moved = (
+                f"LooseLeaf: this session was taken back to version {source} from outside; its variables are those of "
+                f"that version now. `%looseleaf checkout {self.version - 1}` goes back; what this kernel had not saved "
+                "by then is gone\n"
+            )
+
+    def _checked_out(self) -> int:
+        return checked_out_version(self.manifest) if self.manifest is not None else 0
+
+    def take_moved(self) -> str:
+        """What is to be told to the person of a checkout by others, once."""
+        moved, self._moved = self._moved, ""
+        return moved
 
     def take_version(self, version: int) -> None:
         """Takes over what a worker committed: names that it changed become stubs here (design §3, two copies).

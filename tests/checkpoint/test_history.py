@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from looseleaf.checkpoint.history import changes, made_newest, usage
+from looseleaf.checkpoint.history import changes, checked_out_version, made_newest, usage
 from looseleaf.checkpoint.manifest import Manifest, PayloadEntry, RegionRef, UnitEntry, UnitHeader, Unsaved
 from looseleaf.ids import Epoch, ExecutionId, PayloadId, SessionId, UnitId, Version
 
@@ -67,6 +67,11 @@ def test_version_made_newest_deletes_what_it_does_not_know() -> None:
     )
     assert (found.version, found.parent, found.epoch, found.session_id) == (6, 5, 4, "s-2")
     assert found.roots == OLD.roots and found.units == OLD.units and found.tombstones == ("fresh",)
+    assert checked_out_version(found) == checked_out_version(OLD) == 0
+    own = made_newest(
+        OLD, NEW, session_id=SessionId("s-1"), epoch=Epoch(4), execution_id=ExecutionId("e"), now_unix_ms=7
+    )
+    assert checked_out_version(own) == 3
 
 
 def test_session_goes_back_to_an_old_version_and_on_from_there(process):

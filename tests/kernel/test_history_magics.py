@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from looseleaf.checkpoint.history import Change
-from looseleaf.checkpoint.manifest import UnitHeader, Unsaved
+from looseleaf.checkpoint.history import Change, made_newest
+from looseleaf.checkpoint.manifest import UnitHeader, Unsaved, decode_manifest, encode_manifest
 from looseleaf.checkpoint.version_list import ListedVersion
 from looseleaf.errors import LooseLeafError, NotFound, PreconditionFailed
-from looseleaf.ids import CellId
+from looseleaf.ids import CellId, Epoch, ExecutionId
 from looseleaf.kernel.history_magics import (
     HELP,
     checkout_text,
@@ -196,6 +196,29 @@ def test_definitions_are_those_of_the_version(notebook: Any) -> None:
     notebook.ok("def f(): return 1 / 0")
     notebook.ok("%looseleaf checkout -1")
     assert notebook.ok("f()").result == "'old'"
+
+
+def test_kernel_that_lost_the_session_takes_the_version_and_says_so(
+    notebook: Any, own_daemon: Any, new_daemon: Any
+) -> None:
+    notebook.ok("x = [1]\ndef f(): return x")
+    notebook.commit()
+    notebook.ok("x.append(2); y = 'later'\ndef f(): return y")
+    notebook.commit()
+    own_daemon.stop()
+    store = own_daemon.store
+    first, head = (decode_manifest(store.manifests[version]) for version in (min(store.manifests), store.version))
+    made = made_newest(
+        first, head, session_id=head.session_id, epoch=Epoch(store.epoch), execution_id=ExecutionId("x-1"),
+        now_unix_ms=1,
+    )  # fmt: skip
+    store.commit(encode_manifest(made), made.parent, made.epoch, "x-1")
+    new_daemon(store)
+    outcome = notebook.ok("print(f(), 'y' in globals())")
+    assert f"taken back to version {first.version} from outside" in outcome.text
+    assert outcome.text.endswith("[1] False\n")
+    notebook.ok(f"%looseleaf checkout {head.version}")
+    assert "LooseLeaf:" not in notebook.ok("f()").text and notebook.ok("f()").result == "'later'"
 
 
 def test_plain_keeps_the_class_that_callers_catch() -> None:
