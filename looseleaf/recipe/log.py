@@ -250,8 +250,14 @@ class ExecutionLog:
         return any(isinstance(n, ast.FunctionDef) and n.name == attr for body in bodies for n in body)
 
     def _used_modules(self, binding: Binding) -> frozenset[str]:
-        """Packages that may be needed to load the value: of the expression's names, through code that it calls."""
-        return frozenset() if binding.kind == "code" else self._modules_behind(binding.expr)
+        """Packages that may be needed to load the value: of the expression's names, through code that it calls.
+
+        Of code itself: those of its bases, decorators and defaults; what its body reads counts when it is used.
+        """
+        if binding.kind != "code":
+            return self._modules_behind(binding.expr)
+        held = (self._definitions.get(name) for code in binding.codes for name in code.carries)
+        return frozenset().union(*(definition.modules for definition in held if definition is not None))
 
     def _modules_behind(self, expr: ast.expr | None) -> frozenset[str]:
         found: set[str] = set()

@@ -50,3 +50,19 @@ def test_written_module_is_a_file_dependency(ask) -> None:
 
 def test_split_local_drops_what_cannot_be_imported() -> None:
     assert split_local(["", "__main__", ".x", "builtins", "os"], lambda _: None).modules == ("os",)
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [
+        ["class D(Dataset):\n  pass", "D()"],
+        ["class D(Dataset):\n  pass\nd = D()", "d.x"],
+        ["class Dataset(Dataset):\n  pass", "Dataset()"],
+        ["class D(Dataset): pass", "class E(D): pass", "E()"],
+        ["def f(a=Dataset): pass", "f()"],
+        ["def make():\n  from torch.utils.data import Subset\n  return Subset([1], [0])\ns = make()", "s[0]"],
+    ],
+)
+def test_import_closure_has_what_classes_are_made_of(ask, cells: list[str]) -> None:
+    *earlier, target = cells
+    assert "torch.utils.data" in ask(target, "from torch.utils.data import Dataset", *earlier).recipe.imports
