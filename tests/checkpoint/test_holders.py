@@ -110,6 +110,8 @@ class Session(RuleBasedStateMachine):
         self.number = 0
         # A step is under way: it failed, if this is the end.
         self.in_step = False
+        self.nobody = Holder(self.io)
+        self.nobody.namespace.update(dict.fromkeys(POOL))
         # Variables that the store lacks, and who holds them.
         self.unsaved: dict[str, Holder] = {}
 
@@ -187,8 +189,9 @@ class Session(RuleBasedStateMachine):
         names = {entry.name for entry in report.unsaved}
         self.unsaved = {name: holder for name, holder in self.unsaved.items() if name in names}
         for name in names:
-            value = self.unsaved[name].namespace[name]
-            assert not is_stub(value), name
+            if is_stub(self.unsaved[name].namespace[name]):
+                # Stored, but it needs an object that cannot be saved any more.
+                self.unsaved[name] = self.nobody
         self.writer.stale &= names
         self.writer = None
 
@@ -314,7 +317,8 @@ class Session(RuleBasedStateMachine):
             holder.tracker.restore([])
             for name, owner in self.unsaved.items():
                 value = holder.namespace[name]
-                assert (is_stub(value) and unsaved_of(value) is not None) is (holder is not owner), name
+                assert is_stub(value) is (holder is not owner), name
+                assert owner is self.nobody or holder is owner or unsaved_of(value) is not None, name
             self.restore(holder, list(saved))
             there = {name: holder.namespace[name] for name in saved}
             self.compare(saved, there, holder)
