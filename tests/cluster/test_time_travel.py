@@ -27,8 +27,8 @@ def test_gpu_cells_follow_a_checkout_and_its_undo(notebook: Any) -> None:
     first = notebook.ok("%looseleaf log").text
     notebook.ok("%%gpu\nw += 1; later = w * 2; scale = 10; steps.append('second')\ndef f(): return later / 0")
     assert "w += 1; steps" in first and "w += 1; later" in notebook.ok("%looseleaf log -n 1").text
-    assert "later" in notebook.ok("%looseleaf diff").text
     version = re.findall(r"^ *(\d+) .*w \+= 1; steps", first, re.MULTILINE)[0]
+    assert "later" in notebook.ok(f"%looseleaf diff {version}").text
     shown = notebook.ok(f"%looseleaf checkout {version}\nprint(steps, 'later' in globals())").text
     assert "['made', 'first'] False" in shown
     # The worker that ran the second step is warm; it goes back with the kernel.
@@ -90,9 +90,9 @@ def ask(capsys: pytest.CaptureFixture[str], cluster: Any) -> Any:
 def test_session_is_checked_out_from_outside_once_its_notebook_is_closed(new_notebook: Any, ask: Any) -> None:
     notebook = new_notebook()
     notebook.ok("import torch\nx = torch.zeros(1 << 20, device='cuda'); said = 'first'")
+    session_id, before = re.findall(r"session +(\S+)\nversion +(\d+)", notebook.ok("%looseleaf status").text)[0]
     notebook.ok("%%gpu\nx += 1; said = 'second'")
-    session_id = re.findall(r"session +(\S+)", notebook.ok("%looseleaf status").text)[0]
-    newest, before = (int(entry["version"]) for entry in ask("session", "log", session_id)[:2])
+    newest, before = int(ask("session", "log", session_id)[0]["version"]), int(before)
     assert "SESSION_IN_USE" in ask("session", "checkout", session_id, before)
     assert notebook.ok("(said, x.sum().item())").value == f"('second', {float(1 << 20)})"
     copy = ask("session", "checkout", session_id, before, "--new")
