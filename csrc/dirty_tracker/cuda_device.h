@@ -3,34 +3,21 @@
 
 #include <cuda_runtime_api.h>
 
-#include <stdexcept>
-#include <string>
-#include <utility>
-
-#include "errors.h"
+#include "device.h"
 
 namespace looseleaf::dirty_tracker {
 
-struct CudaFailure : std::runtime_error {
-  CudaFailure(std::string call_text, std::string call_place, cudaError_t error)
-      : std::runtime_error(call_text + " failed: " + cudaGetErrorString(error)),
-        call(std::move(call_text)),
-        place(std::move(call_place)),
-        code(error),
-        code_name(cudaGetErrorName(error)) {}
-  std::string call;
-  std::string place;
-  cudaError_t code;
-  std::string code_name;
-};
+// Throws the DeviceFailure of `call` for any result but success.
+inline void check_cuda(cudaError_t result, const char* call, const char* place) {
+  if (result == cudaSuccess) return;
+  // Clears an error that is not sticky, so that the next check of a launch does not report it again.
+  static_cast<void>(cudaGetLastError());
+  // Whether it stays, a second question tells: no list of codes can be complete.
+  const bool is_sticky = cudaPeekAtLastError() != cudaSuccess;
+  throw DeviceFailure(call, place, result, cudaGetErrorName(result), cudaGetErrorString(result), is_sticky);
+}
 
-#define LOOSELEAF_CUDA(call)                                                                        \
-  do {                                                                                              \
-    const cudaError_t looseleaf_cuda_result = (call);                                               \
-    if (looseleaf_cuda_result != cudaSuccess) {                                                     \
-      throw ::looseleaf::dirty_tracker::CudaFailure(#call, LOOSELEAF_PLACE, looseleaf_cuda_result); \
-    }                                                                                               \
-  } while (false)
+#define LOOSELEAF_CUDA(call) ::looseleaf::dirty_tracker::check_cuda((call), #call, LOOSELEAF_PLACE)
 
 // Makes `device` current for this thread, and the former one again at the end of the scope.
 class CurrentDevice {
@@ -46,24 +33,6 @@ class CurrentDevice {
 
  private:
   int former_ = 0;
-};
-
-// Device memory that is allocated and freed in the order of one stream.
-class StreamMemory {
- public:
-  StreamMemory(std::size_t size_bytes, cudaStream_t stream) : stream_(stream) {
-    LOOSELEAF_CUDA(cudaMallocAsync(&data_, size_bytes, stream));
-  }
-  StreamMemory(const StreamMemory&) = delete;
-  StreamMemory& operator=(const StreamMemory&) = delete;
-  // Freeing fails only after an earlier call on this stream did, and that one was reported.
-  ~StreamMemory() { static_cast<void>(cudaFreeAsync(data_, stream_)); }
-
-  void* data() const { return data_; }
-
- private:
-  void* data_ = nullptr;
-  cudaStream_t stream_;
 };
 
 }  // namespace looseleaf::dirty_tracker

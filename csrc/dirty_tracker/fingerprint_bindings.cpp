@@ -1,28 +1,18 @@
 #include <pybind11/stl.h>
 
-#include <algorithm>
 #include <string>
 
 #include "core_bindings.h"
 #include "fingerprint_host.h"
 #include "python_buffer.h"
 #include "python_errors.h"
+#include "python_key.h"
 #include "region_hash.h"
 
 namespace py = pybind11;
 
 namespace looseleaf::dirty_tracker {
 namespace {
-
-fingerprint::Key key_of(const py::bytes& secret) {
-  const std::string_view text = secret;
-  if (text.size() != fingerprint::kSecretBytes) {
-    throw InvalidInput("SECRET_LENGTH", "a fingerprint's secret has 32 bytes, not " + std::to_string(text.size()));
-  }
-  fingerprint::Secret bytes;
-  std::copy(text.begin(), text.end(), bytes.begin());
-  return fingerprint::expand_key(bytes);
-}
 
 py::bytes region_fingerprints(const py::object& buffer, std::size_t region_bytes, const py::bytes& secret,
                               const std::string& schedule, unsigned threads) {

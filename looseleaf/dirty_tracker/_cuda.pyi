@@ -1,12 +1,12 @@
 """The compiled device side; present only in builds with CUDA (`build_info()` tells).
 
-Pointers are device addresses and streams are CUDA stream handles, both as integers (0 is the default stream). The
-caller keeps the memory alive and unwritten until a call returns. The GIL is released. A failed CUDA call raises
-Unsupported (`NO_CUDA_DEVICE`), CapacityExceeded (`OUT_OF_DEVICE_MEMORY`) or Internal (`CUDA_CALL_FAILED`), each with
-the fields `call`, `place` ("file:line"), `code` and `code_name`.
+Addresses are device addresses as integers. The caller keeps the memory alive and unwritten until a call returns. The
+GIL is released. A failed CUDA call raises Unsupported (`NO_CUDA_DEVICE`), CapacityExceeded (`OUT_OF_DEVICE_MEMORY`) or
+Internal (`CUDA_CALL_FAILED`), each with the fields `call`, `place` ("file:line"), `code`, `code_name` and `sticky`.
 """
 
 from collections.abc import Sequence
+from typing import final
 
 from typing_extensions import Buffer
 
@@ -16,18 +16,37 @@ def device_state() -> tuple[int, str]:
 def device_count() -> int:
     """Number of visible devices; 0 without a driver."""
 
-def compare_regions(new_ptr: int, old_ptr: int, size_bytes: int, region_bytes: int, stream: int = 0) -> list[int]:
-    """Indices of the regions of [new_ptr, +size_bytes) that differ from those at old_ptr, ascending; exact.
+def device_of(address: int) -> int:
+    """The device that the address is of.
 
-    Both lie on one device, at any alignment (16-byte alignment is faster). Ordered after all work in `stream`. Raises
-    InvalidArgument (`REGION_BYTES_OUT_OF_RANGE`, `NOT_DEVICE_MEMORY`, `DEVICES_DIFFER`).
+    Raises InvalidArgument: `NOT_DEVICE_MEMORY`; `MANAGED_MEMORY`, which is saved as host memory.
     """
 
-def copy_regions_to_host(
-    src_ptr: int, size_bytes: int, region_bytes: int, indices: Sequence[int], dst: Buffer, stream: int = 0
-) -> int:
-    """Copies the listed regions (ascending) one behind another into `dst` and returns their bytes in all.
+@final
+class DeviceTracker:
+    """The fingerprints of one device's memory, and its way to the host. One call at a time.
 
-    Neighbouring regions go in one transfer. Ordered after all work in `stream`; returns when the bytes have arrived.
-    Raises InvalidArgument (`REGIONS_MALFORMED`, `RANGE_OUTSIDE_BUFFER`, `BUFFER_NOT_WRITABLE`, `NOT_DEVICE_MEMORY`).
+    Every call runs after all work that was on the device before it. `secret` as for `region_fingerprints`. Pinned
+    memory of `slots` times `slot_bytes` is taken at the first move and kept; up to `threads` threads copy out of it.
+    After a failure that `sticky` marks, the device can do nothing more in this process: every later call raises it.
     """
+
+    def __init__(
+        self, device: int, secret: bytes, slots: int = 4, slot_bytes: int = 64 << 20, threads: int = 4
+    ) -> None: ...
+    @property
+    def is_poisoned(self) -> bool: ...
+    def tables(
+        self, payloads: Sequence[tuple[int, int]], last: Sequence[bytes], region_bytes: int
+    ) -> list[tuple[bytes, list[int]]]:
+        """For each (address, size): the fingerprints of its regions, equal to `region_fingerprints` of the same bytes,
+        and the indices of those that differ from `last`, all if that is of another length.
+
+        The caller keeps the tables: it replaces its last ones when the save that they belong to is committed.
+        """
+    def compare(
+        self, new: Sequence[tuple[int, int]], old: Sequence[tuple[int, int]], region_bytes: int
+    ) -> list[list[int]]:
+        """The indices of the regions that differ from a copy on the same device, bit by bit."""
+    def move_to_host(self, moves: Sequence[tuple[int, Buffer]]) -> None:
+        """Copies from each address to its writable buffer, as much as that holds; returns when all has arrived."""

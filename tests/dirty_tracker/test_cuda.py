@@ -1,14 +1,28 @@
-"""The device side: its checks run wherever it was built, the kernels only on a real GPU."""
+"""The device side: its checks run wherever it was built, the kernels only on a real GPU.
+
+Everything between the kernels and Python is tested without CUDA by `make native-test`, over a device of plain memory.
+"""
 
 from __future__ import annotations
 
+import re
+import shutil
+import subprocess
+from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 
-from looseleaf.dirty_tracker import build_info, compare_regions
+from looseleaf.dirty_tracker import build_info, compare_regions, region_fingerprints
 from looseleaf.errors import InvalidArgument, Unsupported
+
+ROOT = Path(__file__).resolve().parents[2]
+KERNELS = ROOT / "csrc/dirty_tracker/device_kernels.cu"
+ARCHITECTURES = ("75", "80", "86", "89", "90")
+SECRET = bytes(range(32))
+NVCC = shutil.which("nvcc")
 
 
 @pytest.fixture
@@ -26,81 +40,130 @@ def test_cuda_device_state_without_a_device_says_why(cuda: ModuleType) -> None:
     assert bool(why_none) == (count == 0)
 
 
-def test_cuda_call_without_a_device_names_call_place_and_code(cuda: ModuleType) -> None:
+@pytest.mark.parametrize("use", ["open", "address"])
+def test_cuda_call_without_a_device_names_call_place_and_code(cuda: ModuleType, use: str) -> None:
     if cuda.device_count():
         pytest.skip("this machine has a CUDA device")
     with pytest.raises(Unsupported, match="NO_CUDA_DEVICE") as caught:
-        cuda.compare_regions(4096, 8192, 100, 10)
+        cuda.DeviceTracker(0, SECRET) if use == "open" else cuda.device_of(4096)
     fields = caught.value.fields
-    assert fields["call"].startswith("cudaPointerGetAttributes(")
-    assert "device_regions.cu:" in fields["place"]
+    assert fields["call"].startswith("cudaGetDevice(" if use == "open" else "cudaPointerGetAttributes(")
+    assert re.search(r"cuda_(device\.h|stream\.cpp):\d+$", fields["place"])
     assert fields["code"] > 0
     assert fields["code_name"].startswith("cudaError")
 
 
-def test_cuda_malformed_arguments_are_refused_before_any_cuda_call(cuda: ModuleType) -> None:
-    assert cuda.compare_regions(0, 0, 0, 10) == []
-    assert cuda.copy_regions_to_host(0, 100, 10, [], bytearray()) == 0
-    with pytest.raises(InvalidArgument, match="REGION_BYTES_OUT_OF_RANGE"):
-        cuda.compare_regions(4096, 8192, 100, 0)
-    for indices in ([10], [3, 3], [4, 2]):
-        with pytest.raises(InvalidArgument, match="REGIONS_MALFORMED"):
-            cuda.copy_regions_to_host(4096, 100, 10, indices, bytearray(100))
-    with pytest.raises(InvalidArgument, match="RANGE_OUTSIDE_BUFFER"):
-        cuda.copy_regions_to_host(4096, 95, 10, [0, 9], bytearray(14))
-    with pytest.raises(InvalidArgument, match="BUFFER_NOT_WRITABLE"):
-        cuda.copy_regions_to_host(4096, 100, 10, [1], bytes(10))
+def test_cuda_malformed_secret_is_refused_before_any_cuda_call(cuda: ModuleType) -> None:
+    with pytest.raises(InvalidArgument, match="SECRET_LENGTH"):
+        cuda.DeviceTracker(0, b"short")
+
+
+@pytest.fixture(scope="module")
+def resources(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, str], str]:
+    """What the compiler says of each kernel on each architecture."""
+    if NVCC is None:
+        pytest.skip("nvcc is not installed")
+    targets = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
+    out = tmp_path_factory.mktemp("kernels") / "kernels.o"
+    command = [NVCC, "-c", str(KERNELS), "-o", str(out), "-std=c++17", "-O3", "-Xptxas", "-v", "--threads=2", *targets]
+    said = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True).stderr
+    found = {}
+    for part in said.split("Compiling entry function")[1:]:
+        name = re.search(r"(fingerprint|select|gather|compare)_kernel", part)
+        arch = re.search(r"for 'sm_(\d+)'", part)
+        assert name and arch, part
+        found[name[1], arch[1]] = part
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_cuda_kernels_use_no_local_memory_on_any_architecture(resources: dict[tuple[str, str], str]) -> None:
+    assert {arch for _, arch in resources} == set(ARCHITECTURES)
+    assert {name for name, _ in resources} == {"fingerprint", "select", "gather", "compare"}
+    for kernel, said in resources.items():
+        assert "0 bytes stack frame, 0 bytes spill stores, 0 bytes spill loads" in said, kernel
+        registers = re.search(r"Used (\d+) registers", said)
+        # Four blocks of 256 threads on a processor with 65,536 registers.
+        assert registers and int(registers[1]) <= 64, kernel
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("arch", ["75", "90"])
+def test_cuda_kernels_load_16_bytes_at_a_time(arch: str) -> None:
+    if NVCC is None:
+        pytest.skip("nvcc is not installed")
+    command = [NVCC, "-ptx", str(KERNELS), "-o", "-", "-std=c++17", "-O3", f"-arch=compute_{arch}"]
+    ptx = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True).stdout
+    wide = {}
+    for name in ("fingerprint", "gather", "compare"):
+        body = re.search(rf"\.entry \S*{name}_kernel(.*?)(?=\.entry|\Z)", ptx, re.DOTALL)
+        assert body is not None
+        wide[name] = len(re.findall(r"ld\.global\S*\.v4\.u32", body[1]))
+    # A lane's 32 vectors, unrolled; at least four for a copy, and four on each side of a comparison.
+    assert wide["fingerprint"] == 32
+    assert wide["gather"] >= 4
+    assert wide["compare"] >= 8
+
+
+@pytest.fixture
+def tracker(cuda: ModuleType) -> Any:
+    return cuda.DeviceTracker(0, SECRET, slots=2, slot_bytes=1 << 20)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("offset", [0, 16, 1])
-@pytest.mark.parametrize("region_bytes", [1 << 12, 1000, 1001])
-def test_cuda_compare_random_writes_equals_the_host(cuda: ModuleType, offset: int, region_bytes: int) -> None:
+@pytest.mark.parametrize("region_bytes", [1 << 12, 1000, 50_001, 2 << 20])
+def test_cuda_tables_and_compare_equal_the_hosts(tracker: Any, offset: int, region_bytes: int) -> None:
     import torch
 
     random = np.random.default_rng(region_bytes + offset)
-    for size_bytes in (1, 15, 4096, 100_003):
+    for size_bytes in (1, 15, 4096, 100_003, 3_000_000):
         old = torch.from_numpy(random.integers(0, 256, size_bytes + offset, dtype=np.uint8)).cuda()
         new = old.clone()
         for at in random.integers(0, size_bytes, 5):
             new[offset + int(at)] += 1
-        torch.cuda.synchronize()
-        pointers = (new.data_ptr() + offset, old.data_ptr() + offset)
-        found = cuda.compare_regions(*pointers, size_bytes, region_bytes)
-        assert found == compare_regions(new.cpu().numpy()[offset:], old.cpu().numpy()[offset:], region_bytes)
+        on_host = new.cpu().numpy()[offset:], old.cpu().numpy()[offset:]
+        spans = [[(tensor.data_ptr() + offset, size_bytes)] for tensor in (new, old)]
+        changed = compare_regions(*on_host, region_bytes)
+        last = region_fingerprints(on_host[1], SECRET, region_bytes=region_bytes)
+        ((table, dirty),) = tracker.tables(spans[0], [last], region_bytes)
+        assert table == region_fingerprints(on_host[0], SECRET, region_bytes=region_bytes)
+        assert dirty == changed
+        assert tracker.compare(*spans, region_bytes) == [changed]
 
 
 @pytest.mark.gpu
-def test_cuda_compare_on_a_side_stream_sees_the_work_before_it(cuda: ModuleType) -> None:
+def test_cuda_tables_see_work_of_a_side_stream(tracker: Any) -> None:
     import torch
 
-    old = torch.zeros(64 << 20, dtype=torch.uint8, device="cuda")
-    new = old.clone()
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(20):
-            new.add_(1)
-        found = cuda.compare_regions(new.data_ptr(), old.data_ptr(), new.nbytes, 2 << 20, stream.cuda_stream)
-    assert found == list(range(32))
-
-
-@pytest.mark.gpu
-def test_cuda_copied_regions_arrive_packed(cuda: ModuleType) -> None:
-    import torch
-
-    source = torch.arange(10_000, dtype=torch.int32, device="cuda")
+    tensor = torch.zeros(64 << 20, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()
-    target = bytearray(source.nbytes)
-    indices = [0, 1, 5, 9]
-    copied = cuda.copy_regions_to_host(source.data_ptr(), source.nbytes, 4096, indices, target)
+    ((last, _),) = tracker.tables([(tensor.data_ptr(), tensor.nbytes)], [b""], 2 << 20)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        for _ in range(20):
+            tensor.add_(1)
+    ((_, dirty),) = tracker.tables([(tensor.data_ptr(), tensor.nbytes)], [last], 2 << 20)
+    assert dirty == list(range(32))
+
+
+@pytest.mark.gpu
+def test_cuda_moves_of_any_size_arrive(tracker: Any) -> None:
+    import torch
+
+    source = torch.randint(0, 256, (10_000_000,), dtype=torch.uint8, device="cuda")
     content = source.cpu().numpy().tobytes()
-    expected = b"".join(content[i * 4096 : (i + 1) * 4096] for i in indices)
-    assert bytes(target[:copied]) == expected
+    random = np.random.default_rng(1)
+    places = [(int(at), int(size)) for at, size in random.integers(0, 3_000_000, (60, 2))]
+    places += [(int(at), int(size)) for at, size in random.integers(0, 1000, (60, 2))]
+    targets = [bytearray(size) for _, size in places]
+    tracker.move_to_host([(source.data_ptr() + at, to) for (at, _), to in zip(places, targets, strict=True)])
+    for (at, size), target in zip(places, targets, strict=True):
+        assert target == content[at : at + size]
 
 
 @pytest.mark.gpu
 def test_cuda_host_address_is_refused(cuda: ModuleType) -> None:
-    array = np.zeros(100, dtype=np.uint8)
     with pytest.raises(InvalidArgument, match="NOT_DEVICE_MEMORY"):
-        cuda.compare_regions(array.ctypes.data, array.ctypes.data, 100, 10)
+        cuda.device_of(np.zeros(100, dtype=np.uint8).ctypes.data)

@@ -161,6 +161,7 @@ int main() {
   RUN(test_tables_hash_written_regions_only);
   RUN(test_parallel_work_stops_at_the_first_error);
   run_fingerprint_tests();
+  run_device_tracker_tests();
   std::printf("simd %s\n%d passed, %d failed\n", dt::simd_level(), passed, failed);
   return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

@@ -38,4 +38,5 @@ inline void run(const char* name, void (*test)()) {
 }
 #define RUN(test) run(#test, &test)
 
+void run_device_tracker_tests();
 void run_fingerprint_tests();
