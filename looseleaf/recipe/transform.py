@@ -33,6 +33,9 @@ _CAPTURE_TARGET = re.compile(r"(?:^|\s)([A-Za-z_]\w*)\s*$")
 _OUT_OPTION = re.compile(r"--(?:out|err|proc)[ =]+([A-Za-z_]\w*)")
 _COUNT = re.compile(r"(\d+)")
 
+# What IPython's transforms may change, more rather than less: magics, help, automatic calls, prompts, an indented cell.
+_TRANSFORMED = re.compile(r"^[ \t]*(?:[%!?,;/]|>>>|\.\.\.|In *\[)|\?[ \t]*(?:#.*)?$|=[ \t]*[%!]|\A\s", re.MULTILINE)
+
 _TRANSFORMS = TransformerManager()  # type: ignore[no-untyped-call]
 
 
@@ -93,7 +96,8 @@ def _python_of(text: str) -> tuple[str, ast.Module | None]:
         try:
             return text, parse(text)
         except UNPARSEABLE:
-            pass
+            if not _TRANSFORMED.search(text):
+                return text, None
     try:
         with warnings.catch_warnings():
             # Of line separators that it splits at and Python does not.
