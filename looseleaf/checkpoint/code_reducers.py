@@ -6,17 +6,27 @@ objects of their own, shared by identity. Texts that Python interns are copied, 
 
 from __future__ import annotations
 
+import _collections_abc
 import abc
+import builtins
+import collections
+import collections.abc
 import contextvars
+import copyreg
 import enum
 import functools
 import gc
+import io
 import logging
 import marshal
+import numbers
+import random
+import struct
+import sys
 import types
 import typing
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Any, Final
 
 from looseleaf.checkpoint import rebuild
@@ -38,17 +48,26 @@ def _module_text(value: Any) -> Any:
     return None if value == SESSION_MODULE else _text(value)
 
 
-def reduce_function(function: types.FunctionType) -> Reduced:
-    """By name if an import brings it back, else by value."""
+def reduce_function(function: types.FunctionType, shared: Container[int] = ()) -> Reduced:
+    """By name if an import brings it back, else by value. `shared`: ids of objects that others may hold, too."""
     if is_importable(function):
         return NotImplemented
     code = marshal.dumps(function.__code__, MARSHAL_VERSION)
+    annotations, attributes = function.__annotations__, function.__dict__
     state = (
         _text(function.__name__), _text(function.__qualname__), _module_text(function.__module__), function.__doc__,
-        function.__defaults__, function.__kwdefaults__, dict(function.__annotations__), function.__closure__,
-        {"".join(key): value for key, value in function.__dict__.items()},
+        function.__defaults__, function.__kwdefaults__,
+        annotations if id(annotations) in shared else dict(annotations), function.__closure__,
+        attributes if id(attributes) in shared else {"".join(key): value for key, value in attributes.items()},
     )  # fmt: skip
     return rebuild.function, (code, function.__globals__), state, None, None, rebuild.set_function
+
+
+def place_of_nameless(cls: type) -> tuple[str, str] | None:
+    """Where a builtin type is found that has no name among the builtins, such as that of a list's iterator."""
+    if getattr(builtins, cls.__name__, None) is cls:
+        return None
+    return next((("_collections_abc", name) for name, value in vars(_collections_abc).items() if value is cls), None)
 
 
 def reduce_builtin(function: types.BuiltinFunctionType) -> Reduced:
@@ -81,7 +100,7 @@ def reduce_class(cls: type) -> Reduced:
     bases, written = cls.__bases__, vars(cls).get("__orig_bases__")
     layout = (tuple("".join(name) for name in attributes), slots, written)
     names = (_text(cls.__name__), _text(cls.__qualname__), _module_text(cls.__module__))
-    state = (attributes, registered_with(cls))
+    state = (attributes, registered_with(cls), _abstract_bases(cls))
     return rebuild.class_, (type(cls), *names, bases, layout), state, None, None, rebuild.set_class
 
 
@@ -100,6 +119,18 @@ def registered_with(cls: type) -> list[type]:
     return sorted((c for c in found if c is not None), key=lambda c: (c.__module__, c.__qualname__))
 
 
+def _abstract_bases(cls: type) -> list[type]:
+    """The abstract classes of the standard library with which the class was registered."""
+    return [base for base in _library_bases() if cls in registered_with(base)]
+
+
+@functools.lru_cache(maxsize=1)
+def _library_bases() -> tuple[type, ...]:
+    modules = (collections.abc, numbers, io)
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, abc.ABCMeta)]
+    return tuple(dict.fromkeys(found))
+
+
 def reduce_enum_member(member: enum.Enum) -> Reduced:
     """A member of an enumeration defined in the session: the class is shared, the attributes are state."""
     cls = type(member)
@@ -115,7 +146,42 @@ def reduce_enum_member(member: enum.Enum) -> Reduced:
 
 def reduce_weak_reference(reference: weakref.ref[Any]) -> Reduced:
     """Its target is saved with it, and lives after a restore only if somebody else holds it."""
-    return rebuild.weak_reference, (weakref.ref.__call__(reference), reference.__callback__)
+    kind, target = type(reference), weakref.ref.__call__(reference)
+    if kind is weakref.ref:
+        return rebuild.weak_reference, (target, reference.__callback__)
+    if issubclass(kind, weakref.WeakMethod):
+        method = reference()
+        return rebuild.weak_method, (target, _text(method.__name__) if method is not None else None)
+    state = plain_state(reference)
+    return rebuild.weak_reference, (target, reference.__callback__, kind), state, None, None, rebuild.set_plain_state
+
+
+def plain_state(value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Attributes, and those in slots, as `set_plain_state` takes them."""
+    names = copyreg._slotnames(type(value))  # type: ignore[attr-defined]
+    slots = {name: getattr(value, name) for name in names if hasattr(value, name)}
+    return dict(getattr(value, "__dict__", {})), slots
+
+
+def reduce_dict_view(view: Any) -> Reduced:
+    """A view of the very dict that it shows."""
+    (shown,) = gc.get_referents(view)
+    return rebuild.dict_view, (shown, type(view).__name__.rpartition("_")[2])
+
+
+def reduce_type_parameter(parameter: Any) -> Reduced:
+    """A `typing.ParamSpec` or `TypeVarTuple` of the session; others are found by name."""
+    module, name = parameter.__module__, parameter.__name__
+    if module != SESSION_MODULE and getattr(sys.modules.get(module), name, None) is parameter:
+        return NotImplemented
+    attributes = {**getattr(parameter, "__dict__", {}), "__module__": _module_text(module)}
+    return rebuild.type_parameter, (type(parameter), _text(name)), attributes, None, None, rebuild.set_type_parameter
+
+
+def reduce_counter(counter: collections.Counter[Any]) -> Reduced:
+    """With its attributes, which its own way leaves out."""
+    items = iter(list(dict.items(counter)))
+    return copyreg.__newobj__, (type(counter),), vars(counter) or None, None, items  # type: ignore[attr-defined]
 
 
 def proxied(proxy: Any) -> Any:
@@ -212,6 +278,8 @@ def reduce_context_variable(variable: contextvars.ContextVar[Any]) -> Reduced:
 
 
 LRU_CACHE_TYPE: Final = type(functools.lru_cache(lambda: None))
+
+
 def reduce_mapping_proxy(proxy: types.MappingProxyType[Any, Any]) -> Reduced:
     """A view of the very mapping that it shows; of a class's own mapping, a view of that class."""
     (mapping,) = gc.get_referents(proxy)
@@ -234,5 +302,19 @@ REDUCERS: Final[dict[type, Callable[[Any], Reduced]]] = {
     LRU_CACHE_TYPE: reduce_lru_cache,
     typing.NewType: reduce_new_type,
     contextvars.ContextVar: reduce_context_variable,
+    type({}.keys()): reduce_dict_view,
+    type({}.values()): reduce_dict_view,
+    type({}.items()): reduce_dict_view,
+    type(collections.OrderedDict().keys()): reduce_dict_view,
+    type(collections.OrderedDict().values()): reduce_dict_view,
+    type(collections.OrderedDict().items()): reduce_dict_view,
+    typing.ParamSpec: reduce_type_parameter,
+    typing.TypeVarTuple: reduce_type_parameter,
+    typing.ParamSpecArgs: lambda value: (typing.ParamSpecArgs, (value.__origin__,)),
+    typing.ParamSpecKwargs: lambda value: (typing.ParamSpecKwargs, (value.__origin__,)),
+    struct.Struct: lambda value: (struct.Struct, (value.format,)),
+    random.SystemRandom: lambda value: (random.SystemRandom, ()),
+    super: lambda value: (super, (value.__thisclass__, value.__self__)),
+    collections.Counter: reduce_counter,
     types.MappingProxyType: reduce_mapping_proxy,
 }

@@ -39,6 +39,12 @@ Children = Sequence[Any] | None
 Handler = Callable[[Any], Children]
 
 
+def _record(value: Any) -> Children:
+    from looseleaf.checkpoint.numpy_memory import note_record
+
+    return note_record(value)
+
+
 def _unfailing(handler: Handler) -> Handler:
     """`handler`, with what an object raises while it is looked at left for its own unit: others are saved."""
 
@@ -138,6 +144,8 @@ class Edges:
         if numpy is not None and hasattr(numpy, "ndarray"):
             if issubclass(kind, numpy.ndarray):
                 return self._on_array
+            if issubclass(kind, numpy.void):
+                return _record
             if issubclass(kind, (numpy.generic, numpy.dtype)):
                 return ATOM
         if torch is not None and hasattr(torch, "UntypedStorage"):

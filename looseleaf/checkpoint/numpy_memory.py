@@ -5,18 +5,26 @@
 
 from __future__ import annotations
 
+import array
+import io
 import math
+import mmap
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
+from looseleaf.checkpoint.code_reducers import plain_state
 from looseleaf.checkpoint.loaded_memory import check_elements, loaded_memory
 from looseleaf.checkpoint.memory import Block, MemoryMap, array_bounds, outermost
-from looseleaf.checkpoint.rebuild import set_attributes
+from looseleaf.checkpoint.rebuild import module_attribute, set_plain_state
 from looseleaf.errors import Corrupt, PreconditionFailed
 from looseleaf.units import INLINE_PAYLOAD_BYTES_MAX
+
+# Kinds of objects in whose memory an array may lie that are objects of their own to a person.
+_OWNERS: Final = (array.array, mmap.mmap, type(io.BytesIO().getbuffer().obj))
+_TEXTS: Final = getattr(np.dtypes, "StringDType", ())
 
 
 def note_array(value: np.ndarray[Any, Any], memory: MemoryMap) -> list[Any]:
@@ -27,6 +35,10 @@ def note_array(value: np.ndarray[Any, Any], memory: MemoryMap) -> list[Any]:
     base = outermost(value, np.ndarray)
     if base is not value:
         return [*children, base]
+    owner = _buffer_owner(value)
+    if isinstance(owner, _OWNERS):
+        # The array lies in an object of another kind, which somebody may change: both move, or neither.
+        return [*children, owner]
     if value.dtype.hasobject:
         return [*children, *value.ravel(order="K").tolist()]
     memory.note_array(value, value)
@@ -36,15 +48,49 @@ def note_array(value: np.ndarray[Any, Any], memory: MemoryMap) -> list[Any]:
     return children
 
 
+def _buffer_owner(base: np.ndarray[Any, Any]) -> Any:
+    """The object in whose memory an array lies that is no view of another array; None if it is its own."""
+    owner = base.base
+    return owner.obj if isinstance(owner, memoryview) else owner
+
+
+def note_record(value: Any) -> list[Any] | None:
+    """The array of which a record is a view; None for a record of its own."""
+    return None if value.base is None else [value.base]
+
+
+def reduce_record(value: Any) -> Any:
+    """A view of an element of an array of records: what is written to it shows in the array."""
+    if value.base is None:
+        return NotImplemented
+    return record, (_element(value),)
+
+
+def _element(value: Any) -> np.ndarray[Any, Any]:
+    base = value.base
+    offset = _address(value) - _address(base)
+    found: np.ndarray[Any, Any] = np.ndarray((), value.dtype, _contiguous_alias(base), offset)
+    return found
+
+
+def record(element: np.ndarray[Any, Any]) -> Any:
+    """The record that an array without dimensions holds, over the same memory."""
+    return element[()]
+
+
 def reduce_array(value: np.ndarray[Any, Any], memory: MemoryMap) -> Any:
     """What a unit's pickle says of an array; NotImplemented: the array's own way."""
     kind = type(value)
+    if value is np.ma.masked:
+        return module_attribute, ("numpy.ma", "masked")
     if issubclass(kind, np.memmap):
         return _reduce_memmap(value)
     if kind is not np.ndarray:
         return _reduce_subclass(value)
     base = outermost(value, np.ndarray)
     if value.dtype.hasobject:
+        if base is not value and isinstance(value.dtype, _TEXTS):
+            raise PreconditionFailed("POINTERS", "a view of an array of texts refers to them by address: copy it")
         return _reduce_objects(value, base)
     if base.dtype.hasobject:
         raise PreconditionFailed("POINTERS", "an array of raw pointers to objects cannot move")
@@ -52,7 +98,14 @@ def reduce_array(value: np.ndarray[Any, Any], memory: MemoryMap) -> Any:
         offset = _address(value) - _address(base)
         return array_view, (base, value.dtype, offset, value.shape, value.strides, value.flags.writeable)
     if base is not value and isinstance(base, np.memmap):
-        return NotImplemented
+        place = _address(value) - _address(base)
+        return array_in_file, (base, value.dtype, place, value.shape, value.strides, value.flags.writeable)
+    owner = _buffer_owner(base)
+    if isinstance(owner, array.array):
+        place = _address(value) - owner.buffer_info()[0]
+        return array_in_array, (owner, value.dtype, place, value.shape, value.strides, value.flags.writeable)
+    if isinstance(owner, _OWNERS):
+        raise PreconditionFailed("FOREIGN_MEMORY", f"it lies in the memory of {type(owner).__name__}: copy it")
     return _reduce_base(value, base, memory)
 
 
@@ -90,7 +143,7 @@ def _reduce_subclass(value: np.ndarray[Any, Any]) -> Any:
     if has_own_way and not kind.__module__.startswith("numpy"):
         return NotImplemented
     plain = value.view(np.ndarray)
-    return array_subclass, (plain, kind, value.dtype), dict(vars(value)), None, None, set_attributes
+    return array_subclass, (plain, kind, value.dtype), plain_state(value), None, None, set_plain_state
 
 
 def _reduce_objects(value: np.ndarray[Any, Any], base: np.ndarray[Any, Any]) -> Any:
@@ -227,6 +280,25 @@ def array_subclass(plain: np.ndarray[Any, Any], kind: type, dtype: np.dtype[Any]
     made: np.ndarray[Any, Any] = plain.view(kind)
     if made.dtype != dtype or type(made.dtype) is not type(dtype):
         made.dtype = dtype  # type: ignore[misc]
+    return made
+
+
+def array_in_file(
+    root: Any, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...], strides: tuple[int, ...], writeable: bool
+) -> np.ndarray[Any, Any]:
+    """A plain array over a mapped file, such as `np.asarray` gives."""
+    made: np.ndarray[Any, Any] = np.ndarray(shape, dtype, root, offset, strides)
+    if not writeable:
+        made.flags.writeable = False
+    return made
+
+
+def array_in_array(
+    owner: Any, dtype: np.dtype[Any], offset: int, shape: tuple[int, ...], strides: tuple[int, ...], writeable: bool
+) -> np.ndarray[Any, Any]:
+    """An array over the memory of an `array.array`."""
+    made: np.ndarray[Any, Any] = np.ndarray(shape, dtype, owner, offset, strides)
+    made.flags.writeable = writeable
     return made
 
 

@@ -36,7 +36,9 @@ def find_patches(namespace: Mapping[str, Any], last: Patches) -> Patches:
     """
     # By type: isinstance asks an object for its class, and a dead proxy raises.
     values = list(namespace.values())
-    modules = {value.__name__: value for value in values if issubclass(type(value), types.ModuleType)}
+    modules: dict[str, types.ModuleType] = {
+        value.__name__: value for value in values if issubclass(type(value), types.ModuleType)
+    }
     here = {name: module for name, module in modules.items() if sys.modules.get(name) is module}
     here.pop(SESSION_MODULE, None)
     found: Patches = {place: value for place, value in last.items() if place[0] not in modules}

@@ -6,6 +6,7 @@ namespace, "dict:M" the namespace of module M, "attr:M:A" an attribute of module
 
 from __future__ import annotations
 
+import copyreg
 import enum
 import logging
 import marshal
@@ -19,7 +20,13 @@ import cloudpickle
 
 from looseleaf.checkpoint import code_reducers, rebuild
 from looseleaf.checkpoint._native import make_persistent_id
-from looseleaf.checkpoint.by_name import is_importable, is_library_module, module_dicts, module_instances
+from looseleaf.checkpoint.by_name import (
+    is_importable,
+    is_importable_module,
+    is_library_module,
+    module_dicts,
+    module_instances,
+)
 from looseleaf.checkpoint.exceptions import reduce_exception
 from looseleaf.checkpoint.loaded_memory import inline_memory
 from looseleaf.checkpoint.memory import Block, MemoryMap
@@ -33,6 +40,8 @@ from looseleaf.errors import PreconditionFailed
 PROTOCOL: Final = 5
 # The session's namespace as a persistent id.
 NAMESPACE_ID: Final = 0
+# Whose `__getstate__` does nothing but copy arrays, which others may hold.
+_COPYING: Final = ("numpy.polynomial._polybase",)
 
 
 class PickleScope:
@@ -120,7 +129,7 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
         raise PreconditionFailed(reason, detail)
 
     def _function(self, value: types.FunctionType) -> Any:
-        reduced = code_reducers.reduce_function(value)
+        reduced = code_reducers.reduce_function(value, self._ids)
         if reduced is NotImplemented:
             self.modules.add(value.__module__)
         elif self._ids.get(id(value.__globals__)) == NAMESPACE_ID:
@@ -130,7 +139,10 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
     def _class(self, value: type) -> Any:
         if is_importable(value):
             self.modules.add(value.__module__)
-            return super().reducer_override(value) if value.__module__ == "builtins" else NotImplemented
+            if value.__module__ != "builtins":
+                return NotImplemented
+            place = code_reducers.place_of_nameless(value)
+            return super().reducer_override(value) if place is None else (rebuild.module_attribute, place)
         return code_reducers.reduce_class(value)
 
     def _block(self, block: Block) -> Any:
@@ -144,6 +156,10 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
             from looseleaf.checkpoint.numpy_memory import reduce_array
 
             return reduce_array(value, self.scope.memory)
+        if numpy is not None and issubclass(kind, numpy.void):
+            from looseleaf.checkpoint.numpy_memory import reduce_record
+
+            return reduce_record(value)
         if arrow is not None and issubclass(kind, arrow.Buffer):
             from looseleaf.checkpoint.arrow_memory import reduce_buffer
 
@@ -162,6 +178,8 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
             from looseleaf.checkpoint.torch_memory import reduce_storage
 
             return reduce_storage(value, self.scope.memory)
+        if issubclass(kind, (torch.finfo, torch.iinfo)):
+            return kind, (getattr(torch, value.dtype),)
         if issubclass(kind, torch._C.Generator) and value.device.type != "cpu":
             self.generator_devices.append(str(value.device))
             return None
@@ -215,6 +233,9 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
             return reduced if reduced is not None else self._refuse(value, "MEMORY_VIEW", "a view of a part of memory")
         if kind is types.ModuleType or issubclass(kind, types.ModuleType):
             self.modules.add(value.__name__)
+            if not is_importable_module(value) and _has_own_functions(value):
+                text = "a module that a cell made, with functions over its own names: write it to a file instead"
+                raise PreconditionFailed("MADE_MODULE", text)
             return NotImplemented
         name = self.scope.singletons_of(kind).get(id(value))
         if name is not None:
@@ -230,6 +251,8 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
 
     def _adopted_dict(self, value: Any) -> Any:
         """An object whose attribute dict is held by others too, or is the object itself."""
+        if getattr(getattr(type(value), "__getstate__", None), "__module__", None) in _COPYING:
+            return copyreg.__newobj__, (type(value),), vars(value)  # type: ignore[attr-defined]
         if code_reducers.is_delegating(type(value)):
             return code_reducers.reduce_delegating(value)
         attributes = attributes_of(value)
@@ -243,6 +266,13 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
         if not _can_adopt_dict(type(value)):
             raise PreconditionFailed("SHARED_ATTRIBUTES", "another variable holds the dict of its attributes")
         return (*reduced[:2], attributes, *(*reduced[3:5], None, None)[:2], rebuild.adopt_dict)
+
+
+def _has_own_functions(module: types.ModuleType) -> bool:
+    """Whether functions have its namespace as theirs: they would be moved with a copy of it."""
+    names = vars(module)
+    members = [*names.values(), *(m for cls in names.values() if isinstance(cls, type) for m in vars(cls).values())]
+    return any(type(one) is types.FunctionType and one.__globals__ is names for one in members)
 
 
 def _reduced_past_getattr(value: Any) -> Any:

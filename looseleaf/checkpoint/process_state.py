@@ -96,7 +96,7 @@ class ProcessState:
         for name in sorted(changed):
             if self._is_secret(name) and changed[name] is not None:
                 path = f"os.environ[{name!r}]"
-                text = "it looks like a secret (`secret_names`) and stays in this process: set it again where it is needed"
+                text = "`secret_names` keeps it out: it stays in this process, set it again where it is needed"
                 unsaved.append(Unsaved(path, "SECRET_ENVIRONMENT", path, text))
             else:
                 kept[name] = changed[name]

@@ -42,7 +42,8 @@ def set_function(made: types.FunctionType, state: tuple[Any, ...]) -> None:
     if closure:
         _set_closure(made, closure)
     if attributes:
-        made.__dict__.update(attributes)
+        # The very dict: a variable may hold it.
+        made.__dict__ = attributes
 
 
 def _module(name: str | None) -> str:
@@ -107,19 +108,22 @@ def _no_hook(cls: type, /, **_: Any) -> None:
     return None
 
 
-def set_class(made: type, state: tuple[dict[str, Any], list[type]]) -> None:
-    """Sets attributes as they were, past any metaclass; registers the virtual subclasses of an ABC."""
-    attributes, registered = state
+def set_class(made: type, state: tuple[dict[str, Any], list[type], list[Any]]) -> None:
+    """Sets attributes as they were, past any metaclass; registers virtual subclasses, and the class as one."""
+    attributes, registered, abstract_bases = state
     for name, value in attributes.items():
         if name not in ("__slots__", "__module__"):
             type.__setattr__(made, name, value)
     for subclass in registered:
         abc.ABCMeta.register(made, subclass)  # type: ignore[arg-type]
+    for base in abstract_bases:
+        abc.ABCMeta.register(base, made)
 
 
 def enum_member(cls: type, member_type: type, plain: Any) -> Any:
     """A member of an enumeration defined in the session; its attributes arrive as state."""
-    return object.__new__(cls) if member_type is object else member_type.__new__(cls, plain)
+    make: Any = member_type.__new__
+    return object.__new__(cls) if make is object.__new__ else make(cls, plain)
 
 
 def set_plain_state(made: Any, state: Any) -> None:
@@ -174,15 +178,41 @@ def weak_proxy(target: Any) -> Any:
     return weakref.proxy(_Dead() if target is None else target)
 
 
-def weak_reference(target: Any, callback: Any) -> Any:
+def weak_reference(target: Any, callback: Any, kind: type[weakref.ref[Any]] = weakref.ref) -> Any:
     """A weak reference; dead if the target died before the save."""
-    return weakref.ref(target if target is not None else _Dead(), callback)
+    return weakref.ref.__new__(kind, target if target is not None else _Dead(), callback)
+
+
+def weak_method(target: Any, name: str | None) -> Any:
+    """A weak reference to a method of `target`; dead if that died before the save."""
+    return weakref.WeakMethod(_Dead().gone if name is None else getattr(target, name))
+
+
+def dict_view(shown: dict[Any, Any], name: str) -> Any:
+    """Its keys, values or items."""
+    return getattr(shown, name)()
+
+
+def type_parameter(kind: Any, name: str) -> Any:
+    """A `typing.ParamSpec` or `TypeVarTuple`; its attributes follow."""
+    return kind(name)
+
+
+def set_type_parameter(made: Any, state: dict[str, Any]) -> None:
+    """The module that it says it is of, and its other attributes."""
+    module = state.pop("__module__")
+    if hasattr(made, "__dict__"):
+        made.__dict__.update(state)
+    made.__module__ = _module(module)
 
 
 class _Dead:
     """Gone as soon as a weak reference to it was made."""
 
     __slots__ = ("__weakref__",)
+
+    def gone(self) -> None:
+        """Such a method."""
 
 
 def weak_dict(keys: bool, items: list[tuple[Any, Any]]) -> Any:

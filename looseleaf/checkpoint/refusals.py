@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import types
+import weakref
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
@@ -41,6 +42,7 @@ _BY_TYPE: Final[tuple[tuple[type | tuple[type, ...], Refusal], ...]] = (
     (socket.socket, Refusal("SOCKET", "an open connection cannot move; connect again")),
     (mmap.mmap, Refusal("MAPPED_FILE", "a mapped file cannot move; map it again")),
     ((select.epoll, select.poll().__class__), Refusal("SELECTOR", "a selector watches files of its own process")),
+    (weakref.finalize, Refusal("FINALIZER", "its function runs in the process in which its object dies")),
     (contextvars.Token, Refusal("CONTEXT_TOKEN", "a context token is valid in its own context only")),
     (
         (io.TextIOWrapper, io.BufferedReader, io.BufferedWriter, io.BufferedRandom, io.BufferedRWPair, io.FileIO),
@@ -57,6 +59,9 @@ _BY_NAME: Final[tuple[tuple[str, str, Refusal], ...]] = (
     ("torch.cuda.graphs", "", Refusal("CUDA_HANDLE", "a CUDA graph lives in one process; capture it again")),
     ("torch.utils.data.dataloader", "DataLoaderIter", Refusal(
         "LIVE_ITERATOR", "a half-consumed DataLoader iterator cannot move; iterate the loader again"
+    )),
+    ("torch.export", "ExportedProgram", Refusal(
+        "TRACED_PROGRAM", "an exported program cannot move: keep it in a file by torch.export.save, or export it again"
     )),
     ("concurrent.futures", "Executor", Refusal("EXECUTOR", _EXECUTOR)),
     ("multiprocessing.pool", "Pool", Refusal("EXECUTOR", _EXECUTOR)),

@@ -27,7 +27,7 @@ _PLAIN_DISPATCH: Final = torch.Tensor.__torch_dispatch__
 
 def is_plain(value: torch.Tensor) -> bool:
     """True for a dense tensor over one storage; others (sparse, quantized, wrappers) are saved torch's own way."""
-    if isinstance(value, torch.nn.parameter.UninitializedTensorMixin):
+    if isinstance(value, (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer)):
         return False
     dispatch = type(value).__torch_dispatch__
     if dispatch is not _PLAIN_DISPATCH and dispatch is not torch._C._disabled_torch_dispatch_impl:
@@ -41,7 +41,8 @@ def note_tensor(value: torch.Tensor, memory: MemoryMap) -> list[Any]:
     """Tells `memory` where the elements lie; returns the objects that the tensor refers to."""
     # No code of a subclass runs for a question.
     with torch._C.DisableTorchFunctionSubclass():
-        children = [_attributes(value), _grad(value), value._backward_hooks, value._post_accumulate_grad_hooks]
+        hooks = [value._backward_hooks, value._post_accumulate_grad_hooks]
+        children: list[Any] = [_attributes(value), _grad(value), *hooks]
         if is_session_class(type(value)):
             children.append(type(value))
         if is_plain(value):
@@ -122,7 +123,7 @@ def _reduce_other(value: torch.Tensor, extras: tuple[Any, Any, Any]) -> Any:
     is_sparse_leaf = value.layout is not torch.strided and value.requires_grad
     if grad is hooks is late_hooks is None and not is_sparse_leaf:
         return NotImplemented
-    reduced = value.__reduce_ex__(5)
+    reduced: tuple[Any, ...] = value.__reduce_ex__(5)  # type: ignore[no-untyped-call]
     if len(reduced) != 2:
         raise PreconditionFailed("NOT_SERIALIZABLE", "its class says how to save it, but not its gradient and hooks")
     state = (grad, hooks, None, late_hooks)

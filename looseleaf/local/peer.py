@@ -35,8 +35,22 @@ class Refused:
     def __init__(self, text: str) -> None:
         self._text = text
 
-    def __getattr__(self, _name: str) -> Any:
-        raise RefusedError("NOT_SAVED", self._text)
+
+def _refuse(self: Refused, *_arguments: Any, **_keywords: Any) -> Any:
+    raise RefusedError("NOT_SAVED", object.__getattribute__(self, "_text"))
+
+
+# Python asks the type, and not the object, for these.
+for _method in (
+    "call", "getitem", "setitem", "delitem", "contains", "iter", "next", "reversed", "len", "length_hint", "bool", "eq",
+    "ne", "lt", "le", "gt", "ge", "hash", "int", "float", "complex", "index", "bytes", "str", "repr", "format", "neg",
+    "pos", "abs", "invert", "enter", "exit", "await", "aiter", "anext", "delattr",
+    *(side + name for side in ("", "r", "i") for name in (
+        "add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and", "or", "xor",
+    )),
+):  # fmt: skip
+    setattr(Refused, f"__{_method}__", _refuse)
+type.__setattr__(Refused, "__getattribute__", _refuse)
 
 
 class Adapter:

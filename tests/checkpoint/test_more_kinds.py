@@ -56,6 +56,12 @@ KINDS = {
     "figure": ("import matplotlib\nmatplotlib.use('Agg')\nimport matplotlib.pyplot as plt\nfig, ax = plt.subplots(); ln, = ax.plot([1, 2])", "ax.figure is fig and ax.lines[0] is ln and plt.gcf() is fig"),
     "class in its own method": ("class A:\n    def f(s): return __class__\na = A()", "a.f() is A"),
     "configuration by attributes": ("class Config:\n    def __init__(s, **k): s.__dict__.update(k)\n    def __getattr__(s, n): raise AttributeError(n)\nc = Config(a=1, b={'c': [1]})", "c.a == 1 and c.b['c'] == [1]"),
+    "weak references of other kinds": ("import weakref\nclass R(weakref.ref): pass\nclass A:\n    def m(s): return 5\na = A(); w = weakref.WeakMethod(a.m); k = weakref.KeyedRef(a, None, 'k'); r = R(a); r.x = 5\nclass W(weakref.WeakValueDictionary): pass\nd = W(); d['a'] = a", "w()() == 5 and k() is a and k.key == 'k' and type(r) is R and r() is a and r.x == 5 and d['a'] is a and type(d) is W"),
+    "views of dicts": ("import collections\nd = {'a': 1}; k = d.keys(); v = d.values(); i = d.items(); o = collections.OrderedDict(x=1); ok = o.keys()", "(d.__setitem__('b', 2), 'b' in k and len(v) == 2 and ('b', 2) in i)[1] and (o.__setitem__('y', 2), list(ok) == ['x', 'y'])[1]"),
+    "dicts of functions": ("def f(x: int): pass\nf.a = 1; d = f.__dict__; an = f.__annotations__", "d is f.__dict__ and f.__annotations__ is an and (d.__setitem__('b', 2), f.b == 2)[1]"),
+    "parameters of types": ("import typing\nP = typing.ParamSpec('P'); Ts = typing.TypeVarTuple('Ts'); T = typing.TypeVar('T'); A = typing.Callable[P, T]; args = P.args; u = typing.Unpack[Ts]; c = typing.Concatenate[int, P]", "A.__args__[0] is P and args.__origin__ is P and u.__args__[0] is Ts and c.__args__[1] is P and P.__name__ == 'P'"),
+    "small things of the library": ("import struct, random, collections\ns = struct.Struct('<i'); r = random.SystemRandom(); c = collections.Counter(a=2); c.note = c\nclass A:\n    def f(s): return 'A'\nclass B(A):\n    def f(s): return 'B'\nb = B(); up = super(B, b); li = type(iter([])); dk = type({}.keys())", "s.size == 4 and r.random() < 1 and c.note is c and c['a'] == 2 and up.f() == 'A' and li is type(iter([])) and dk is type({}.keys())"),
+    "enum of data and registered classes": ("import enum, dataclasses, collections.abc\n@dataclasses.dataclass\nclass D:\n    w: float\nclass P(D, enum.Enum):\n    E = 1.; M = 2.\np = P.E\nclass Q: pass\ncollections.abc.Sequence.register(Q); q = Q()", "p is P.E and p.w == 1. and P.M.w == 2. and isinstance(q, collections.abc.Sequence)"),
 }  # fmt: skip
 
 # What cannot move leaves the others alone and is named: (cells, names with reasons).
@@ -70,6 +76,9 @@ REFUSED = {
     "mapped memory": ("import mmap\nx = mmap.mmap(-1, 100)\ne = 5", {"x": "MAPPED_FILE"}),
     "open file": ("x = open('/dev/null')\ne = 5", {"x": "OPEN_FILE"}),
     "values of a thread": ("import threading\nx = threading.local(); x.a = 5\ne = 5", {"x": "THREAD_LOCAL"}),
+    "finalizer": ("import weakref, tempfile\nclass A: pass\na = A(); x = weakref.finalize(a, print); x.atexit = False; y = tempfile.TemporaryDirectory()\ne = 5", {"x": "FINALIZER", "y": "FINALIZER"}),
+    "module made by hand with functions of its own": ("import types\nx = types.ModuleType('made'); exec('def f(): return v\\nv = 1', x.__dict__)\ne = 5", {"x": "MADE_MODULE"}),
+    "array over a mapping": ("import mmap, io, numpy as np\nm = mmap.mmap(-1, 64); x = np.frombuffer(m, np.uint8); b = io.BytesIO(b'abc'); y = np.frombuffer(b.getbuffer(), np.uint8)\ne = 5", {"m": "MAPPED_FILE", "x": "FOREIGN_MEMORY", "y": "FOREIGN_MEMORY"}),
     "reduce that raises": ("class A:\n    def __reduce__(s): raise RuntimeError('no')\nx = A()\ne = 5", {"x": "NOT_SERIALIZABLE"}),
 }  # fmt: skip
 
