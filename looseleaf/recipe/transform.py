@@ -103,7 +103,8 @@ def _python_of(text: str) -> tuple[str, ast.Module | None]:
             # Of line separators that it splits at and Python does not.
             warnings.simplefilter("ignore")
             return str(_TRANSFORMS.transform_cell(magic)), None
-    except (SyntaxError, ValueError, RecursionError):
+    except (*UNPARSEABLE, LookupError, AssertionError):
+        # It stumbles over some texts that are no Python, such as `=%\\`.
         return magic, None
 
 

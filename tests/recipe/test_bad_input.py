@@ -47,7 +47,7 @@ def ask_all(text: str, log: ExecutionLog | None = None) -> None:
         "__builtins__['print'] = f", "del print", "import builtins\nbuiltins.print = f", "del __builtins__",
         "globals = a\nglobals()", "get_ipython = f\nget_ipython()", "def get_ipython(): return a", "super = f",
         "None = 1", "True = 2", "__debug__ = 1", "class int(int): pass", "open = f; eval = f; eval('a')",
-        "%", "%%", "!", "!!", "?", "??", "a?b", "%%time", "%%time\n%%time\na", "%%unknown\n(", "%%gpu 0\na", "%%gpu -1",
+        "=%\\", "=!\\", "a =%\\\n", "%", "%%", "!", "!!", "?", "??", "a?b", "%%time", "%%time\n%%time\na", "%%unknown\n(", "%%gpu 0\na", "%%gpu -1",
         "%%gpu 99999999999999999999\na", "%run", "%run -i a.py", "%time", "%timeit", "%%timeit\n", "%%capture\n(",
         "%%writefile\na", "%%writefile /etc/x\na", "%%bash", "!{", "!{a", "!{a}}", "!{a!r:>{b}}", "!$", "!echo ${a}",
         "%time (", "x = %time (", "%%R -i a,b -o c", "%load_ext", "%magic a b c", "%looseleaf", "%looseleaf restore",
