@@ -104,7 +104,7 @@ def _python_of(text: str) -> tuple[str, ast.Module | None]:
             warnings.simplefilter("ignore")
             return str(_TRANSFORMS.transform_cell(magic)), None
     except (*UNPARSEABLE, LookupError, AssertionError):
-        # It stumbles over some texts that are no Python, such as `=%\\`.
+        # It stumbles over some texts that are no Python, such as `=%` before a backslash.
         return magic, None
 
 
