@@ -21,10 +21,10 @@ bool is_common_atom(PyObject* value) {
          type == &PyBool_Type || type == &PyComplex_Type;
 }
 
-// Builtin containers that a plain pickler saves as they are.
+// Builtin containers that a plain pickler saves as they are. Byte strings that are nodes are memory of their own.
 bool is_plain_type(PyTypeObject* type) {
   return type == &PyList_Type || type == &PyTuple_Type || type == &PyDict_Type || type == &PySet_Type ||
-         type == &PyFrozenSet_Type || type == &PyBytes_Type;
+         type == &PyFrozenSet_Type;
 }
 
 PointerMap addresses(const py::iterable& values) {
