@@ -60,6 +60,9 @@ class Saving:
         tracker = self._tracker
         live, stored, unsaved = self._sort_variables()
         captured, problems = self._capture(live)
+        if self._bring_here(captured, stored):
+            live, stored, unsaved = self._sort_variables()
+            captured, problems = self._capture(live)
         for entry in problems:
             unsaved[entry.name] = entry
         self._add_failures(captured, stored, unsaved)
@@ -154,6 +157,17 @@ class Saving:
             self._tracker.namespace, live, self._labels, self._base, held, self._labels.held_memory()
         )
         return captured, unit_id
+
+    def _bring_here(self, captured: Captured, stored: dict[str, UnitId]) -> bool:
+        """Loads stored variables that need an object which cannot be saved any more; whether there were some.
+
+        No version can hold them either; here they live on beside that object, until both can be saved again.
+        """
+        names = [name for name, unit_id in stored.items() if unit_id in captured.failed_units]
+        if not names:
+            return False
+        with self._tracker.rebinding():
+            return bool(self._tracker.restore(names).restored)
 
     def _add_failures(self, captured: Captured, stored: dict[str, UnitId], unsaved: dict[str, Unsaved]) -> None:
         for name, (failure, path) in captured.failures.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -56,6 +57,8 @@ class StateTracker:
         self.saved_bindings: dict[str, int] = {}
         # Called by each save when all that may be broken off is done: what follows commits and renews these tables.
         self.on_commit: Callable[[], None] = lambda: None
+        # Entered while a save binds variables anew: values for stand-ins.
+        self.rebinding: Callable[[], AbstractContextManager[None]] = nullcontext
         # What a save for some variables may still spend on the others.
         self.lazy_budget: Callable[[], Budget] = Budget
         # Values that no version has and that hold an older state of others: (variable, path), not told yet.

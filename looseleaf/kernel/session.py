@@ -147,6 +147,7 @@ class KernelSession:
                 is_kernel=True,
             )  # fmt: skip
             self.tracker.on_commit = self.give_way.hold
+            self.tracker.rebinding = lambda: self.rebinding()
             self.changed()
             if welcome.version and self._continues:
                 self._take_head()

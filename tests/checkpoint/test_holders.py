@@ -110,8 +110,6 @@ class Session(RuleBasedStateMachine):
         self.number = 0
         # A step is under way: it failed, if this is the end.
         self.in_step = False
-        self.nobody = Holder(self.io)
-        self.nobody.namespace.update(dict.fromkeys(POOL))
         # Variables that the store lacks, and who holds them.
         self.unsaved: dict[str, Holder] = {}
 
@@ -188,10 +186,6 @@ class Session(RuleBasedStateMachine):
             self.unsaved.setdefault(entry.name, self.writer)
         names = {entry.name for entry in report.unsaved}
         self.unsaved = {name: holder for name, holder in self.unsaved.items() if name in names}
-        for name in names:
-            if is_stub(self.unsaved[name].namespace[name]):
-                # Stored, but it needs an object that cannot be saved any more.
-                self.unsaved[name] = self.nobody
         self.writer.stale &= names
         self.writer = None
 
@@ -318,7 +312,7 @@ class Session(RuleBasedStateMachine):
             for name, owner in self.unsaved.items():
                 value = holder.namespace[name]
                 assert is_stub(value) is (holder is not owner), name
-                assert owner is self.nobody or holder is owner or unsaved_of(value) is not None, name
+                assert holder is owner or unsaved_of(value) is not None, name
             self.restore(holder, list(saved))
             there = {name: holder.namespace[name] for name in saved}
             self.compare(saved, there, holder)

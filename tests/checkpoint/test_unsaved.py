@@ -209,3 +209,31 @@ view = parts["h"][:2]; own = Double.apply(w); lost = torch.nn.functional.cross_e
     moved = process("restore_all()\n" + shown + "\ncell('more = loss * 1')\nsave()")
     assert moved == at_first
     assert process("restore_all()\n" + shown) == at_first
+
+
+@pytest.mark.parametrize("loaded", ["'model', 'other'", "'model', 'trainer', 'other'"])
+def test_stored_value_of_a_thing_that_became_unsavable_lives_beside_it_and_is_saved_again(process, loaded):
+    process("""
+cell('''
+import torch
+model = torch.nn.Linear(2, 2); optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+trainer = {"model": model, "steps": []}
+other = [1]
+''')
+save()
+""")
+    found = process(f"restore({loaded})" + """
+cell("model.batches = iter(torch.utils.data.DataLoader([1, 2])); other.append(2)")
+first = {u.name for u in save().unsaved}
+cell("model.weight.data.fill_(3); trainer['steps'].append(1)")
+second = {u.name for u in save().unsaved}
+cell("del model.batches")
+third = [u.name for u in save().unsaved]
+result = [sorted(first), sorted(second), third, check("trainer['model'] is model")]
+""")
+    assert found == [["model", "trainer"], ["model", "trainer"], [], True]
+    after = process("""
+restore_all()
+result = check("[optimizer.param_groups[0]['params'][0] is model.weight, trainer['model'] is model, trainer['steps'], float(model.weight[0, 0]), other]")
+""")
+    assert after == [True, True, [1], 3.0, [1, 2]]
