@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeGuard
 
 from looseleaf.errors import PreconditionFailed
 
@@ -66,8 +66,8 @@ class Stub:
         object.__setattr__(self, "_looseleaf_header", header)
         object.__setattr__(self, "_looseleaf_unsaved", unsaved)
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[misc]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         # What isinstance asks for when it is not about stubs. IPython does so with the first word of each cell, before
         # it runs: is it a macro?
         if sys._getframe(1).f_globals.get("__name__", "").startswith(("IPython.", "ipykernel.")):
@@ -123,7 +123,7 @@ class Stub:
         raise _refusal(found[0] if found else Stub("a value", None, None, None), use)
 
 
-def is_stub(value: Any) -> bool:
+def is_stub(value: Any) -> TypeGuard[Stub]:
     """Whether the variable or attribute that holds `value` holds a stand-in."""
     return issubclass(type(value), Stub)
 
