@@ -78,7 +78,8 @@ class DaemonOrders:
 
     async def evict(self, action: EvictWorker) -> Event:
         """EvictionEnded."""
-        request = worker_daemon_pb2.EvictWorkerRequest(request_id=new_request_id(), worker_id=action.worker_id)
+        request = worker_daemon_pb2.EvictWorkerRequest(
+            request_id=new_request_id(), worker_id=action.worker_id, epoch=action.epoch)
         try:
             answer = await self._stub(action.address).EvictWorker(request, timeout_s=EVICT_TIMEOUT_S)
             evicted = bool(answer.evicted)

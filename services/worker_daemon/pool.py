@@ -265,6 +265,12 @@ class WorkerPool:
         # From here on nobody can reserve it.
         return await worker.end()
 
+    async def evict_for_others(self, worker_id: WorkerId, session_epoch: Epoch) -> bool:
+        """As `evict`, for another cell; in an epoch of its session before `session_epoch` the worker is not held."""
+        worker = self._processes.get(worker_id)
+        outlived = worker is not None and worker.facts.epoch < session_epoch
+        return await self.evict(worker_id, EARLIER_OWNER if outlived else MADE_WAY, even_held=outlived)
+
     async def evict_session(self, session_id: SessionId) -> int:
         """Ends the session's idle workers; how many went."""
         why = "was ended as its notebook asked"
@@ -274,16 +280,20 @@ class WorkerPool:
     async def make_way(self, lease: HeldLease, but: WorkerProcess | None) -> None:
         """Ends every worker but one that holds memory of the lease's GPUs; preparations that use one fail.
 
-        Raises Unavailable `GPU_OCCUPIED` if a cell runs there or a worker does not end.
+        Raises Unavailable `GPU_OCCUPIED` if a cell runs there or a worker is held or does not end.
         """
         for facts in self.roster.on_gpus(lease.gpus, but=but.facts.worker_id if but is not None else None):
-            outlived = facts.session_id == lease.session_id and facts.epoch < lease.epoch
-            why = EARLIER_OWNER if outlived else MADE_WAY
-            in_preparation = facts.disposable and facts.users > 0
+            session_epoch = lease.epoch if facts.session_id == lease.session_id else Epoch(0)
+            held = facts.held(time.monotonic()) and facts.epoch >= session_epoch
             worker = self._processes.get(facts.worker_id)
-            if worker is not None and not await (
-                worker.discard() if in_preparation else self.evict(facts.worker_id, why, even_held=outlived)
-            ):
+            if worker is None:
+                continue
+            if facts.disposable and facts.users > 0 and not held:
+                facts.end_reason = facts.end_reason or MADE_WAY
+                gone = await worker.discard()
+            else:
+                gone = await self.evict_for_others(facts.worker_id, session_epoch)
+            if not gone:
                 raise Unavailable(
                     "GPU_OCCUPIED",
                     "the GPU's last worker did not make way; nothing was run, run the cell again",

@@ -18,7 +18,6 @@ from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.execution import CellExecution
 from looseleaf.services.worker_daemon.execution_log import ExecutionRecord
 from looseleaf.services.worker_daemon.host import Host
-from looseleaf.services.worker_daemon.pool import MADE_WAY
 from looseleaf.v1 import checkpoint_pb2, types_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
 from looseleaf.v1.worker_daemon_pb2_grpc import WorkerDaemonServiceServicer
@@ -69,7 +68,8 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
 
     async def EvictWorker(self, request: pb.EvictWorkerRequest, context: Any) -> pb.EvictWorkerResponse:
         """See the proto."""
-        return pb.EvictWorkerResponse(evicted=await self._host.pool.evict(WorkerId(request.worker_id), MADE_WAY))
+        evicted = await self._host.pool.evict_for_others(WorkerId(request.worker_id), Epoch(request.epoch))
+        return pb.EvictWorkerResponse(evicted=evicted)
 
     async def ReleaseUnsaved(self, request: pb.ReleaseUnsavedRequest, context: Any) -> pb.ReleaseUnsavedResponse:
         """See the proto; idempotent by nature. Of another session's worker nothing is released."""

@@ -93,6 +93,8 @@ class EvictWorker:
     worker_id: WorkerId
     # The lease that waits for the room, empty for a preparation's room.
     lease_id: LeaseId
+    # The newest epoch of the worker's session: what it is kept for in an older one counts for nothing.
+    epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)

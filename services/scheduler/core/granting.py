@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from looseleaf.ids import HostId, WorkerId
-from looseleaf.services.scheduler.core.actions import EvictWorker, GrantLease, NotifyLease
+from looseleaf.services.scheduler.core.actions import GrantLease, NotifyLease
 from looseleaf.services.scheduler.core.admission import never_fits
 from looseleaf.services.scheduler.core.endings import end_lease, refuse_run, revoke, send_revoke
 from looseleaf.services.scheduler.core.events import EvictionEnded, GrantFailed, LeaseGranted
@@ -104,10 +104,9 @@ def _reserve(state: State, run: Run, target: Placement, now_s: float) -> None:
     state.leases.add(entry)
     for worker_id in target.victims:
         worker = host.workers[worker_id]
-        worker.evicting = True
         state.greedy.evicted(worker)
         entry.evictions.add(worker_id)
-        state.act(EvictWorker(host.host_id, host.address, worker_id, lease.lease_id))
+        state.evict(host, worker, lease.lease_id)
     if not entry.evictions:
         _dispatch(state, entry, now_s)
 

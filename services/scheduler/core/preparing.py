@@ -7,7 +7,7 @@ waits. When there is no good place the answer says why, and Run takes the cold p
 from __future__ import annotations
 
 from looseleaf.ids import LeaseId, WorkerId
-from looseleaf.services.scheduler.core.actions import AnswerPreparation, EvictWorker, PrepareWorker
+from looseleaf.services.scheduler.core.actions import AnswerPreparation, PrepareWorker
 from looseleaf.services.scheduler.core.events import PreparationFailed, PreparationRequested, WorkerPrepared
 from looseleaf.services.scheduler.core.eviction import evictable, eviction_rank
 from looseleaf.services.scheduler.core.facts import WorkerStage
@@ -129,8 +129,7 @@ def _make_room(state: State, able: list[Host], event: PreparationRequested, now_
                 expired.append((eviction_rank(worker, now_s, state.limits), host, worker))
     if expired:
         _rank, host, worker = min(expired, key=lambda item: item[0])
-        worker.evicting = True
-        state.act(EvictWorker(host.host_id, host.address, worker.worker_id, LeaseId("")))
+        state.evict(host, worker, LeaseId(""))
 
 
 def _order(state: State, event: PreparationRequested, host: Host, worker: Worker | None) -> None:

@@ -14,6 +14,7 @@ from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, Worker
 from looseleaf.services.scheduler.core.accounting import Accounts
 from looseleaf.services.scheduler.core.actions import (
     Action,
+    EvictWorker,
     ForgetExecution,
     ForgetHost,
     ForgetSession,
@@ -26,7 +27,7 @@ from looseleaf.services.scheduler.core.actions import (
 from looseleaf.services.scheduler.core.events import PreparationRequested
 from looseleaf.services.scheduler.core.eviction import GreedyDual
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, RecipeFacts, SessionRecord, Totals
-from looseleaf.services.scheduler.core.hosts import Host, HostTable
+from looseleaf.services.scheduler.core.hosts import Host, HostTable, Worker
 from looseleaf.services.scheduler.core.journal import ExecutionJournal
 from looseleaf.services.scheduler.core.leases import LeaseTable
 from looseleaf.services.scheduler.core.limits import Limits
@@ -130,6 +131,12 @@ class State:
         actions = [*self._writes.values(), *self._actions]
         self._writes, self._actions = {}, []
         return actions
+
+    def evict(self, host: Host, worker: Worker, lease_id: LeaseId) -> None:
+        """Orders the end of a worker for `lease_id`, or for a preparation if it is empty."""
+        worker.evicting = True
+        epoch = self.sessions.epoch(worker.session_id)
+        self.act(EvictWorker(host.host_id, host.address, worker.worker_id, lease_id, epoch))
 
     def remember_end(self, worker_id: WorkerId, why: str, ended_at_s: float) -> None:
         """A worker ended with variables that no version has; what was known of its end stands."""

@@ -334,6 +334,27 @@ async def test_holder_of_an_earlier_epoch_makes_way_for_its_sessions_new_owner(p
     assert worker.lost.done() and pool.ended_holders(time.monotonic())[0].why == EARLIER_OWNER
 
 
+async def test_holder_of_an_earlier_epoch_makes_way_for_others_that_know_of_the_newer_one(parts: Any) -> None:
+    pool = parts.pool()
+    worker = await holder(pool)
+    assert not await pool.evict_for_others(worker.facts.worker_id, ONE)
+    assert await within(pool.evict_for_others(worker.facts.worker_id, Epoch(2)))
+    assert pool.ended_holders(time.monotonic())[0].why == EARLIER_OWNER
+
+
+async def test_holder_that_is_prepared_for_its_session_makes_way_for_nobody_before_its_time(parts: Any) -> None:
+    pool = parts.pool()
+    worker = await holder(pool)
+    async with pool.reserved(worker.facts.worker_id, SESSION, ONE):
+        with pytest.raises(Unavailable, match="GPU_OCCUPIED"):
+            await pool.make_way(lease_of(OTHER), but=None)
+        assert not worker.lost.done()
+        worker.facts.hold({"it"}, {"it"}, time.monotonic())
+        await within(pool.make_way(lease_of(OTHER), but=None))
+    await until(lambda: bool(pool.ended_holders(time.monotonic())))
+    assert pool.ended_holders(time.monotonic())[0].why == MADE_WAY
+
+
 async def test_released_holder_is_an_ordinary_worker(parts: Any) -> None:
     pool = parts.pool()
     worker = await holder(pool)
