@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from looseleaf.checkpoint.manifest import Manifest, Unsaved
 from looseleaf.errors import LooseLeafError
@@ -15,6 +15,9 @@ from looseleaf.ids import Epoch
 from looseleaf.protocol.frames import Message
 
 log = logging.getLogger("looseleaf.kernel")
+
+# How long an ending session waits to be heard: its connection goes at once afterwards, and requests under way with it.
+RELEASE_AT_END_S: Final = 0.5
 
 
 @dataclass(frozen=True)
@@ -98,17 +101,22 @@ class Holders:
         self._release([name for name, h in self._by_name.items() if since.get(name) != h.since_version])
 
     def release_all(self) -> None:
-        """The session ends: no worker need be kept for it."""
-        self._release(list(self._by_name))
+        """The session ends: no worker need be kept for it. Waits until that was heard, `RELEASE_AT_END_S` at most."""
+        wait(self._release(list(self._by_name)), RELEASE_AT_END_S)
 
-    def _release(self, names: Collection[str]) -> None:
+    def _release(self, names: Collection[str]) -> list[Future[Any]]:
+        answers = []
         for holder, of_it in self._forget(names):
             body = {"host_id": holder.host_id, "worker_id": holder.worker_id, "names": of_it}
             try:
-                self._send("release_unsaved", body).add_done_callback(_log_refusal)
+                answer = self._send("release_unsaved", body)
             except LooseLeafError as error:
                 # Its time ends by itself.
                 log.info("hold_not_released %s", error)
+                continue
+            answer.add_done_callback(_log_refusal)
+            answers.append(answer)
+        return answers
 
     def _forget(self, names: Collection[str]) -> list[tuple[Holder, list[str]]]:
         found: dict[str, tuple[Holder, list[str]]] = {}

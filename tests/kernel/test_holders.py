@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from dataclasses import replace
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -28,15 +29,15 @@ class Daemon:
     def __init__(self) -> None:
         self.released: list[tuple[str, list[str]]] = []
         self.away = False
+        self.answer: Future[Any] = Future()
+        self.answer.set_exception(LooseLeafError("ANY", "nobody needs it"))
 
     def send(self, kind: str, body: dict[str, Any]) -> Future[Any]:
         assert kind == "release_unsaved" and body["host_id"] == "h1"
         if self.away:
             raise Unavailable("NO_CLUSTER", "")
         self.released.append((body["worker_id"], body["names"]))
-        future: Future[Any] = Future()
-        future.set_exception(LooseLeafError("ANY", "nobody waits for the answer"))
-        return future
+        return self.answer
 
 
 @pytest.fixture
@@ -164,6 +165,31 @@ def test_end_of_the_session_releases_everything_even_if_the_cluster_is_gone(hold
     daemon.away = False
     holders.release_all()
     assert daemon.released == []
+
+
+def test_end_of_the_session_waits_until_it_was_heard(
+    holders: Holders, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("looseleaf.kernel.holders.RELEASE_AT_END_S", 60.0)
+    daemon.answer = Future()
+    ran(holders, "w-1", manifest(IT), "it")
+    ending = Thread(target=holders.release_all)
+    ending.start()
+    ending.join(0.05)
+    assert ending.is_alive()
+    daemon.answer.set_result(None)
+    ending.join(60.0)
+    assert not ending.is_alive()
+
+
+def test_end_of_the_session_does_not_wait_for_ever(
+    holders: Holders, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("looseleaf.kernel.holders.RELEASE_AT_END_S", 0.01)
+    daemon.answer = Future()
+    ran(holders, "w-1", manifest(IT), "it")
+    holders.release_all()
+    assert daemon.released == [("w-1", ["it"])]
 
 
 @pytest.mark.parametrize(("source", "needed"), [
