@@ -12,23 +12,17 @@ from typing import Any
 import msgpack
 import structlog
 
-from looseleaf.errors import (
-    Conflict,
-    Internal,
-    InvalidArgument,
-    LooseLeafError,
-    PreconditionFailed,
-    Timeout,
-    Unavailable,
-)
+from looseleaf.errors import Conflict, Internal, InvalidArgument, LooseLeafError, Timeout, Unavailable
 from looseleaf.ids import Version
 from looseleaf.protocol import fields
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
-from looseleaf.services.worker_daemon.core.worker_life import Stage, WorkerFacts
+from looseleaf.services.worker_daemon.core.worker_life import Stage
+from looseleaf.services.worker_daemon.execution_figures import CellTimes
 from looseleaf.services.worker_daemon.execution_log import ExecutionRecord
 from looseleaf.services.worker_daemon.left_hold import LeftHold, left_items
 from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.reports import Reporter
+from looseleaf.services.worker_daemon.unsaved_hold import holder_gone, take_unsaved
 from looseleaf.services.worker_daemon.wire import worker_state
 from looseleaf.services.worker_daemon.worker_process import WorkerProcess
 from looseleaf.v1 import scheduler_pb2, types_pb2
@@ -78,15 +72,11 @@ class CellExecution:
         self._reporter = reporter
         self._host = host
         self._finish_lease = finish_lease
-        self._began_s = time.monotonic()
+        self._times = CellTimes(start.elapsed_ms, lease.granted_s)
         self._worker: WorkerProcess | None = None
         self._path = types_pb2.StartPath.Name(lease.path)
-        self._figures = scheduler_pb2.ExecutionFigures()
         # The worker has the cell: from here on its first statement may have run, whether or not it said so.
         self._handed_over = False
-        self._started_s: float | None = None
-        self._ended_s: float | None = None
-        self._first_touch_s: float | None = None
         self._left: list[pb.LeftItem] = []
         self._interrupted = False
         self._cut: LooseLeafError | None = None
@@ -113,7 +103,7 @@ class CellExecution:
             if hold is None:
                 self._finish(saved)
             else:
-                self._figures.gpu_held_s = time.monotonic() - self.lease.granted_s
+                self._times.released()
             # Before the scheduler hears of it, so that its next grant of this GPU is not refused here.
             self._finish_lease()
             self._report_end(state, saved.error_reason)
@@ -127,7 +117,7 @@ class CellExecution:
             wanted = None
         required = self.lease.worker_required
         if required and wanted is None:
-            raise PreconditionFailed("UNSAVED_GONE", self._needs_text("the process that kept it has ended"))
+            raise holder_gone(self.start.needed_names, "the process that kept it has ended")
         try:
             return await self._run_on(wanted, saved)
         except Unavailable as error:
@@ -136,7 +126,7 @@ class CellExecution:
                 raise
             if required:
                 how = error.fields.get("how", "has ended")
-                raise PreconditionFailed("UNSAVED_GONE", self._needs_text(f"the process that kept it {how}")) from error
+                raise holder_gone(self.start.needed_names, f"the process that kept it {how}") from error
             log.warning("worker_replaced", execution=self.lease.execution_id, reason=error.reason)
         return await self._run_on(None, saved)
 
@@ -161,25 +151,20 @@ class CellExecution:
     async def _make_ready(self, worker: WorkerProcess) -> None:
         facts = worker.facts
         if facts.resident_since_s:
-            self._figures.gpu_resident_s = time.monotonic() - facts.resident_since_s
+            self._times.resident_since(facts.resident_since_s)
             facts.resident_since_s = 0.0
         self._stage(Stage.FORKED)
         ahead_ms = facts.prepare_ms
         needed = self.start.needed_names
         prepared = await self._pool.prepare(worker, self.start.recipe, Version(self.start.version), needed)
         if prepared.not_live:
-            raise PreconditionFailed("UNSAVED_GONE", self._needs_text("what the process has is an older one"))
-        ready_before_run = self._path == "START_PATH_PREPARED"
-        self._figures.prepare_ms = ahead_ms if ready_before_run else (time.monotonic() - self._began_s) * 1000
+            raise holder_gone(needed, "what the process has is an older one")
+        self._times.prepared(ahead_ms if self._path == "START_PATH_PREPARED" else None)
         self._stage(Stage.HOST_READY)
         if facts.gpus != self.lease.gpus:
             await worker.attach(self.lease.gpus, self._host.device, self._host.emulated_delays)
         facts.stage = Stage.DEVICE_READY
         self._stage(Stage.DEVICE_READY)
-
-    def _needs_text(self, why: str) -> str:
-        names = ", ".join(map(repr, self.start.needed_names))
-        return f"this cell needs {names}, which cannot be saved, and {why}: make it again in the cell that uses it"
 
     async def _run_cell(self, worker: WorkerProcess, context: Message) -> Message:
         start = self.start
@@ -232,8 +217,7 @@ class CellExecution:
             self._cell_ended(message)
 
     def _cell_started(self) -> None:
-        self._started_s = time.monotonic()
-        self._figures.start_ms = self.start.elapsed_ms + (self._started_s - self._began_s) * 1000
+        self._times.started()
         self._stage(Stage.RUNNING)
         self._report_progress(scheduler_pb2.EXECUTION_STATE_STARTED)
         if self._interrupted and self._worker is not None:
@@ -242,12 +226,8 @@ class CellExecution:
     def _cell_ended(self, message: Message) -> None:
         reply = msgpack.packb(fields.mapping(message, "reply"))
         self._left = left_items(message, "left")
-        self._ended_s = time.monotonic()
-        self._figures.run_s = fields.number(message, "run_s", 0.0)
-        if message.get("first_touch_s") is not None:
-            # The worker counts from its first statement.
-            self._first_touch_s = (self._started_s or self._began_s) + fields.number(message, "first_touch_s")
-        self.record.add(pb.ExecuteResponse(ended=pb.CellEnded(reply=reply, run_s=self._figures.run_s)))
+        self._times.ended(message)
+        self.record.add(pb.ExecuteResponse(ended=pb.CellEnded(reply=reply, run_s=self._times.figures.run_s)))
         if self._worker is not None:
             self._worker.facts.stage = Stage.SAVING
             limit_s = self._worker.limits.save_s
@@ -263,28 +243,12 @@ class CellExecution:
             self._save_limit.cancel()
         facts = worker.facts
         saved.version = facts.version = Version(fields.integer(reply, "version"))
-        self._figures.dirty_regions = fields.integer(reply, "dirty_regions", 0)
-        self._figures.total_regions = fields.integer(reply, "total_regions", 0)
-        self._figures.bytes_moved = fields.integer(reply, "bytes_moved", 0)
+        self._times.saved(reply)
         facts.resident_bytes = fields.integer(reply, "resident_bytes", 0)
-        self._take_unsaved(facts, reply, saved)
+        take_unsaved(facts, reply, saved, self._host.keep_unsaved_s)
         facts.stage = Stage.COMPLETED
         facts.prepared_source_hash = ""
         facts.resident_since_s = time.monotonic()
-
-    def _take_unsaved(self, facts: WorkerFacts, reply: Message, saved: pb.CellSaved) -> None:
-        here, kept = [], []
-        for item in fields.sequence(reply, "unsaved", []):
-            entry = fields.mapping({"unsaved": item}, "unsaved")
-            name, reason, path = (fields.text(entry, key, "") for key in ("name", "reason", "path"))
-            lives_here = fields.boolean(entry, "here", False)
-            saved.unsaved.add(name=name, reason=reason, path=path, here=lives_here)
-            if lives_here:
-                here.append(name)
-                kept += [name] if fields.boolean(entry, "alive", True) else []
-        keep_s = self._host.keep_unsaved_s if kept else 0.0
-        facts.hold(here, kept if keep_s else (), time.monotonic() + keep_s)
-        saved.unsaved_kept_s = keep_s
 
     def _fail(self, saved: pb.CellSaved, error: LooseLeafError) -> scheduler_pb2.ExecutionState:
         """Fills in what went wrong; SAVED if the worker had committed this cell before."""
@@ -305,23 +269,17 @@ class CellExecution:
         valid = f"the variables are those of version {self.start.version}; run the cell again"
         if not self._handed_over:
             return f"{what} (before the cell ran); nothing was run, {valid}"
-        when = "while its changes were being saved" if self._ended_s is not None else "while the cell ran"
+        when = "while its changes were being saved" if self._times.ended_s is not None else "while the cell ran"
         return f"{what} ({when}); this cell's changes are lost, {valid}"
 
     def _finish(self, saved: pb.CellSaved) -> None:
-        now_s = time.monotonic()
-        if self._ended_s is None:
+        if self._times.ended_s is None:
             text = saved.error_message or "the cell did not run"
             error = {"ename": saved.error_reason or "LooseLeafError", "evalue": text, "traceback": [text]}
             self.record.add(pb.ExecuteResponse(output=msgpack.packb({"type": "error", **error})))
             reply = {"status": "error", **error, "execution_count": self.start.execution_count}
             self.record.add(pb.ExecuteResponse(ended=pb.CellEnded(reply=msgpack.packb(reply), run_s=0.0)))
-        else:
-            self._figures.save_ms = (now_s - self._ended_s) * 1000
-        if self._first_touch_s is not None:
-            self._figures.gpu_pinned_s = max(0.0, now_s - self._first_touch_s)
-        self._figures.gpu_held_s = now_s - self.lease.granted_s
-        saved.figures.CopyFrom(self._figures)
+        self._times.finish(saved)
         # The protobuf constructor takes enum values by name.
         saved.MergeFrom(pb.CellSaved(path=self._path))
         saved.gpu_index, saved.host_id = self.lease.gpus[0], self._host.host_id
@@ -334,7 +292,7 @@ class CellExecution:
             stage=scheduler_pb2.WorkerStage.Name(int(stage)),
             worker_id=facts.worker_id if facts else "",
             pid=facts.pid if facts else 0,
-            elapsed_ms=(time.monotonic() - self._began_s) * 1000,
+            elapsed_ms=self._times.since_arrival_ms(),
         )
         self.record.add(pb.ExecuteResponse(stage=news))
 
@@ -344,7 +302,7 @@ class CellExecution:
     def _report_end(self, state: scheduler_pb2.ExecutionState, reason: str) -> None:
         request = self._request(state)
         request.release, request.reason = True, reason
-        request.figures.CopyFrom(self._figures)
+        request.figures.CopyFrom(self._times.figures)
         if self._worker is not None:
             request.worker.CopyFrom(worker_state(self._worker.facts, time.monotonic()))
         self._reporter.report_end(request)
@@ -378,16 +336,16 @@ class CellExecution:
         """KeyboardInterrupt in the cell, or the end of its worker; before the cell runs an interrupt is remembered."""
         if kill:
             self._cut_off(Conflict("WORKER_LOST", "the worker process of this cell was killed as the person asked"))
-        elif self._ended_s is None:
+        elif self._times.ended_s is None:
             self._interrupted = True
-            if self._worker is not None and self._started_s is not None:
+            if self._worker is not None and self._times.started_s is not None:
                 self._worker.interrupt()
 
     def end(self, why: LooseLeafError) -> None:
         """Ends the cell for a reason that is not its own; one that has ended already is saved all the same."""
         if self._hold is not None:
             self._hold.end(pb.LEFT_STATE_LIMIT)
-        elif self._ended_s is None:
+        elif self._times.ended_s is None:
             self._cut_off(why)
 
     def _cut_off(self, why: LooseLeafError) -> None:

@@ -83,7 +83,7 @@ async def test_required_worker_that_has_another_value_is_not_given_the_cell(benc
     bench.parts.script.prepare = prepare
     execution, saved = await bench.run(worker_id=facts.worker_id, required=True, needed_names=["it"])
     assert saved.error_reason == "UNSAVED_GONE" and "'it'" in saved.error_message
-    assert "nothing was run" in saved.error_message and execution._started_s is None
+    assert "nothing was run" in saved.error_message and execution._times.started_s is None
 
 
 async def test_required_worker_that_is_gone_is_not_replaced(bench: Bench) -> None:

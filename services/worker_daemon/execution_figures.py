@@ -1,0 +1,71 @@
+"""What one execution took: its times, its saved bytes, its GPU seconds (design §6, honest accounting)."""
+
+from __future__ import annotations
+
+import time
+
+from looseleaf.protocol import fields
+from looseleaf.protocol.frames import Message
+from looseleaf.v1 import scheduler_pb2
+from looseleaf.v1 import worker_daemon_pb2 as pb
+
+
+class CellTimes:
+    """The times of one execution from its arrival at this daemon on, and the figures that follow from them.
+
+    `elapsed_ms`: since Run until then; `granted_s`: when the lease was granted, on the monotonic clock.
+    """
+
+    def __init__(self, elapsed_ms: float, granted_s: float) -> None:
+        self.figures = scheduler_pb2.ExecutionFigures()
+        self.started_s: float | None = None
+        self.ended_s: float | None = None
+        self._began_s = time.monotonic()
+        self._elapsed_ms = elapsed_ms
+        self._granted_s = granted_s
+        self._first_touch_s: float | None = None
+
+    def since_arrival_ms(self) -> float:
+        """Milliseconds since the execution came here."""
+        return (time.monotonic() - self._began_s) * 1000
+
+    def resident_since(self, since_s: float) -> None:
+        """The worker's payloads have lain on the device since then, unused."""
+        self.figures.gpu_resident_s = time.monotonic() - since_s
+
+    def prepared(self, ahead_ms: float | None) -> None:
+        """The closures are loaded; `ahead_ms`: the preparation took that long before Run, None: it was made now."""
+        self.figures.prepare_ms = self.since_arrival_ms() if ahead_ms is None else ahead_ms
+
+    def started(self) -> None:
+        """The first statement runs."""
+        self.started_s = time.monotonic()
+        self.figures.start_ms = self._elapsed_ms + self.since_arrival_ms()
+
+    def ended(self, message: Message) -> None:
+        """The cell ended, as the worker's message says."""
+        self.ended_s = time.monotonic()
+        self.figures.run_s = fields.number(message, "run_s", 0.0)
+        if message.get("first_touch_s") is not None:
+            # The worker counts from its first statement.
+            self._first_touch_s = (self.started_s or self._began_s) + fields.number(message, "first_touch_s")
+
+    def saved(self, reply: Message) -> None:
+        """What the worker's save moved."""
+        self.figures.dirty_regions = fields.integer(reply, "dirty_regions", 0)
+        self.figures.total_regions = fields.integer(reply, "total_regions", 0)
+        self.figures.bytes_moved = fields.integer(reply, "bytes_moved", 0)
+
+    def finish(self, saved: pb.CellSaved) -> None:
+        """The cell's GPU work is over; its figures so far go into `saved`."""
+        now_s = time.monotonic()
+        if self.ended_s is not None:
+            self.figures.save_ms = (now_s - self.ended_s) * 1000
+        if self._first_touch_s is not None:
+            self.figures.gpu_pinned_s = max(0.0, now_s - self._first_touch_s)
+        self.released()
+        saved.figures.CopyFrom(self.figures)
+
+    def released(self) -> None:
+        """The lease ends now."""
+        self.figures.gpu_held_s = time.monotonic() - self._granted_s

@@ -1,0 +1,35 @@
+"""Workers that are kept for variables which no version has, as their executions see it (design §3)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from looseleaf.errors import PreconditionFailed
+from looseleaf.protocol import fields
+from looseleaf.protocol.frames import Message
+from looseleaf.services.worker_daemon.core.worker_life import WorkerFacts
+from looseleaf.v1 import worker_daemon_pb2 as pb
+
+
+def take_unsaved(facts: WorkerFacts, reply: Message, saved: pb.CellSaved, keep_unsaved_s: float) -> None:
+    """A save's unsaved variables go into `saved`; the worker is held for those that can be used further there."""
+    here, kept = [], []
+    for item in fields.sequence(reply, "unsaved", []):
+        entry = fields.mapping({"unsaved": item}, "unsaved")
+        name, reason, path = (fields.text(entry, key, "") for key in ("name", "reason", "path"))
+        lives_here = fields.boolean(entry, "here", False)
+        saved.unsaved.add(name=name, reason=reason, path=path, here=lives_here)
+        if lives_here:
+            here.append(name)
+            kept += [name] if fields.boolean(entry, "alive", True) else []
+    keep_s = keep_unsaved_s if kept else 0.0
+    facts.hold(here, kept if keep_s else (), time.monotonic() + keep_s)
+    saved.unsaved_kept_s = keep_s
+
+
+def holder_gone(names: Iterable[str], why: str) -> PreconditionFailed:
+    """Variables that a cell needs live in no process any more; `why` completes the sentence "..., and ..."."""
+    listed = ", ".join(map(repr, names))
+    text = f"this cell needs {listed}, which cannot be saved, and {why}: make it again in the cell that uses it"
+    return PreconditionFailed("UNSAVED_GONE", text)
