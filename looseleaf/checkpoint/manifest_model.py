@@ -200,6 +200,18 @@ class Manifest:
         missing = tuple(name for name in asked if name not in self.roots)
         return Closure(tuple(found), tuple(sorted(units)), tuple(sorted(payloads)), missing, tuple(unsaved.values()))
 
+    def names_of_process(self, *, with_devices: bool) -> list[str]:
+        """Variables that code of the process state, such as a function set in a module, reads when it is called."""
+        if self.process_state is None:
+            return []
+        units = self.reachable_units([self.process_state])
+        found = sorted({n for u in units for n in self.units[u].header.global_names if n in self.roots})
+        return [name for name in found if with_devices or not self.lives_on_device([name])]
+
+    def lives_on_device(self, names: Iterable[str]) -> bool:
+        """Whether `names`, in order to be used, need memory of a device."""
+        return any(self.payloads[payload_id].device != "cpu" for payload_id in self.closure(names).payloads)
+
     def region_refs(self) -> Iterator[RegionRef]:
         """Every region that this version needs, each distinct one once."""
         seen: set[bytes] = set()

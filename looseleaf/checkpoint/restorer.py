@@ -48,7 +48,8 @@ class Restorer:
     def restore(self, names: list[str], imports: list[str], fetched: Mapping[bytes, bytes]) -> RestoreReport:
         """See StateTracker.restore."""
         tracker, manifest = self._tracker, self._manifest
-        closure = manifest.closure(names)
+        asked = manifest.closure(names)
+        closure = manifest.closure([*names, *self._names_of_process(names)])
         with raw_access():
             loader = self.new_loader(fetched)
             # All that may raise comes before all that changes something here.
@@ -64,13 +65,27 @@ class Restorer:
             wanted = [name for name in closure.names if is_stub(self._namespace.get(name))]
             with import_filters.noted():
                 restored, failed = self._load(wanted, loader)
+            failed = self._without_extra(failed, set(asked.names))
             self.adopt(loader)
             if is_first:
                 self.end_process_state(loader)
         return RestoreReport(
-            restored=tuple(restored), mapped_bytes=loader.mapped_bytes, missing=closure.missing, failed=tuple(failed),
+            restored=tuple(restored), mapped_bytes=loader.mapped_bytes, missing=asked.missing, failed=tuple(failed),
             problems=tuple(self.problems), failed_imports=failed_imports, import_s=import_s,
         )  # fmt: skip
+
+    def _names_of_process(self, names: list[str]) -> list[str]:
+        """What patches read; nothing of it for no variables, and of devices only where `names` need one, too."""
+        if not names:
+            return []
+        return self._manifest.names_of_process(with_devices=self._manifest.lives_on_device(names))
+
+    def _without_extra(self, failed: list[Unsaved], asked: set[str]) -> list[Unsaved]:
+        """Those of `failed` that were asked for; what only a patch reads costs no variable."""
+        for entry in failed:
+            if entry.name not in asked:
+                self.problems.append(f"`{entry.name}`, which a patch reads, could not be loaded: {entry.detail}")
+        return [entry for entry in failed if entry.name in asked]
 
     def new_loader(self, fetched: Mapping[bytes, bytes] | None = None) -> Loader:
         """A loader of the tracked version that takes what lives here as it is."""

@@ -75,10 +75,10 @@ class VersionBuilder:
     def needed_payloads(
         self, names: Iterable[str], roots: Mapping[str, UnitId], also: Iterable[UnitId]
     ) -> set[PayloadId]:
-        """Payloads in the closure of `names`, names that their code reads included, and of the units `also`."""
+        """Payloads in the closure of `names` and of the units `also`, names that their code reads included."""
         units = self._reached(also)
         seen: set[str] = set()
-        todo = list(names)
+        todo = [*names, *(name for unit_id in units for name in self._global_names(unit_id))]
         while todo:
             name = todo.pop()
             if name in seen or name not in roots:

@@ -147,7 +147,8 @@ class KernelSession:
                 is_kernel=True,
             )  # fmt: skip
             self.tracker.on_commit = self.give_way.hold
-            self.tracker.rebinding = lambda: self.rebinding()
+            # Looked up at each call: the kernel sets it after this session began.
+            self.tracker.rebinding = lambda: self.rebinding()  # noqa: PLW0108
             self.changed()
             if welcome.version and self._continues:
                 self._take_head()
@@ -331,7 +332,9 @@ class KernelSession:
         stubs = set(self.tracker.stub_names())
         needed = stubs.intersection(surely_needed(recipe, source))
         refuse_unsaved(manifest, needed, self.holders, self.epoch)
-        self._load(stubs_to_load(recipe, stubs, manifest, self.config.small_read_bytes_max), manifest, needed)
+        wanted = stubs_to_load(recipe, stubs, manifest, self.config.small_read_bytes_max)
+        of_patches = stubs.intersection(manifest.names_of_process(with_devices=False))
+        self._load(sorted(of_patches.union(wanted)), manifest, needed)
 
     def _load(self, names: list[str], manifest: Manifest, needed: Collection[str]) -> None:
         if names:

@@ -112,7 +112,4 @@ class WorkerState:
         return self.tracker.restore(now)
 
     def _lives_on_device(self, name: str) -> bool:
-        manifest = self.tracker.manifest
-        if name not in manifest.roots:
-            return False
-        return any(manifest.payloads[payload].device != "cpu" for payload in manifest.closure([name]).payloads)
+        return self.tracker.manifest.lives_on_device([name])

@@ -37,6 +37,35 @@ def test_patch_that_calls_what_it_replaces_is_right_after_a_second_move(process)
     assert result == [101, 201, 2, True]
 
 
+def test_patch_finds_what_it_reads_whatever_variables_are_loaded(process):
+    process("""
+cell('import math; calls = []; limit = [9]; big = [1]; x = 1')
+cell('def note(v): calls.append(v); return len(calls) + deep()')
+cell('def deep(): return limit[0]')
+cell('math.sqrt = note'); save()
+""")
+    result = process("restore('x'); result = [sorted(tracker.stub_names()), check('__import__(\"math\").sqrt(4)'), check('calls')]")
+    assert result == [["big", "note"], 10, [4]]
+    process("restore('x'); cell('limit[0] = 20; x = 2'); save()")
+    result = process("""
+restore('x'); before = check('__import__("math").sqrt(4)')
+cell('del limit'); save()
+result = [before, tracker.manifest.names_of_process(with_devices=True)]
+""")
+    assert result == [21, ["calls", "deep"]]
+
+
+def test_variable_that_only_a_patch_reads_costs_no_other_if_it_cannot_be_loaded(process):
+    process("""
+cell('import math; x = 1')
+cell('class R:\\n    def __reduce__(s): return int, ("no number",)')
+cell('bad = R(); math.sqrt = lambda v: bad'); save()
+""")
+    result = process("report = tracker.restore(['x']); result = [len(report.failed), report.problems, check('x')]")
+    assert result[0] == 0 and result[2] == 1
+    assert [problem.partition(",")[0] for problem in result[1]] == ["`bad`"]
+
+
 def test_patches_are_none_where_libraries_only_did_their_work(process):
     result = process("""
 cell('''
