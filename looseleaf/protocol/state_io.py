@@ -93,13 +93,12 @@ class LinkStateIO:
         with self._ring_lock:
             ring = self._open_ring()
             self._settle()
-            self._put_batches(ring, items, self._under_way)
+            self._put_batches(ring, items)
             while self._under_way:
-                self._finish(self._under_way.popleft())
+                self._finish_first()
 
-    def _put_batches(
-        self, ring: _Ring, items: Iterable[tuple[RegionRef, memoryview]], under_way: deque[PendingReply]
-    ) -> None:
+    def _put_batches(self, ring: _Ring, items: Iterable[tuple[RegionRef, memoryview]]) -> None:
+        under_way = self._under_way
         batch_slots = max(1, min(ring.slot_count // 2, PUT_REGIONS_MAX))
         batches_max = ring.slot_count // batch_slots
         batch = 0
@@ -110,7 +109,7 @@ class LinkStateIO:
                 continue
             seen.add(bytes(ref.region_id))
             if not rows and len(under_way) == batches_max:
-                self._finish(under_way.popleft())
+                self._finish_first()
             slot = (batch % batches_max) * batch_slots + len(rows)
             ring.fill(slot, _checked_bytes(ref, data))
             rows.append([*_row(ref), slot])
@@ -239,15 +238,21 @@ class LinkStateIO:
         close_fds(fds)
         return reply
 
-    def _finish(self, pending: PendingReply) -> None:
-        _, fds = pending.result(STATE_TIMEOUT_S)
+    def _finish_first(self) -> None:
+        """Waits for the oldest part; it stays under way if the wait is broken off."""
+        try:
+            _, fds = self._under_way[0].result(STATE_TIMEOUT_S)
+        except LooseLeafError:
+            self._under_way.popleft()
+            raise
+        self._under_way.popleft()
         close_fds(fds)
 
     def _settle(self) -> None:
         """Waits for the parts of a put that failed or was broken off: not then, somebody else may be in a hurry."""
         while self._under_way:
             try:
-                self._finish(self._under_way.popleft())
+                self._finish_first()
             except LooseLeafError as error:
                 _log.warning("put_regions_abandoned reason=%s", error.reason)
 

@@ -88,22 +88,27 @@ class ThreadedLink:
 
         The fds are duplicated: the caller may close its own at once.
         """
-        slot: SimpleQueue[_Answer] = SimpleQueue()
-        request_id = next(self._ids)
-        self._pending[request_id] = slot.put
+        pending = PendingReply(self, type_, next(self._ids))
         try:
-            self._send(build_message(type_, request_id, body), fds)
+            self._send(build_message(type_, pending.request_id, body), fds)
         except BaseException:
-            self._pending.pop(request_id, None)
+            pending.drop()
             raise
-        return PendingReply(self, type_, request_id, slot)
+        return pending
 
     def request(
         self, type_: str, body: Message, fds: Sequence[int] = (), timeout_s: float | None = None
     ) -> tuple[Message, list[int]]:
         """Sends a request and waits; never call it on the reader thread. Raises as `PendingReply.result`."""
         assert threading.current_thread() is not self._receiver, "the reader thread would wait for itself"
-        return self.begin(type_, body, fds).result(timeout_s)
+        pending = self.begin(type_, body, fds)
+        try:
+            return pending.result(timeout_s)
+        except LooseLeafError:
+            raise
+        except BaseException:
+            pending.drop()
+            raise
 
     def request_future(self, type_: str, body: Message, fds: Sequence[int] = ()) -> Future[tuple[Message, list[int]]]:
         """As `request`, for `asyncio.wrap_future`; the future ends on the reader thread."""
@@ -244,31 +249,38 @@ class ThreadedLink:
 class PendingReply:
     """A request under way."""
 
-    def __init__(self, link: ThreadedLink, type_: str, request_id: int, slot: SimpleQueue[_Answer]) -> None:
+    def __init__(self, link: ThreadedLink, type_: str, request_id: int) -> None:
+        self.request_id = request_id
         self._link = link
         self._type = type_
-        self._request_id = request_id
-        self._slot = slot
-        # The link may have ended between the registration and the send.
-        if link._error is not None and link._pending.pop(request_id, None) is not None:
-            slot.put(link._error)
+        self._answer: _Answer | None = None
+        self._came: SimpleQueue[None] = SimpleQueue()
+        link._pending[request_id] = self._finish
+
+    def _finish(self, answer: _Answer) -> None:
+        # The answer first: a wait that is broken off just when it ends must not lose it.
+        self._answer = answer
+        self._came.put(None)
 
     def result(self, timeout_s: float | None = None) -> tuple[Message, list[int]]:
         """The reply's body and fds, which are the caller's.
 
         Raises the peer's error, Unavailable `PEER_CLOSED`, Timeout `REQUEST_TIMEOUT`; a reply that comes later is
-        dropped.
+        dropped. A wait that a signal handler breaks off may begin anew; who does not want to calls `drop`.
         """
-        try:
-            answer = self._slot.get(timeout=timeout_s)
-        except BaseException as error:
-            if self._link._pending.pop(self._request_id, None) is None:
-                while not self._slot.empty():
-                    _drop(self._slot.get_nowait())
-            if isinstance(error, Empty):
+        if self._answer is None:
+            try:
+                self._came.get(timeout=timeout_s)
+            except Empty:
+                self.drop()
                 raise request_timeout(self._type, timeout_s) from None
-            raise
-        return _open(answer)
+        assert self._answer is not None
+        return _open(self._answer)
+
+    def drop(self) -> None:
+        """Nobody waits for the reply any more, nor has taken it."""
+        if self._link._pending.pop(self.request_id, None) is None and self._answer is not None:
+            _drop(self._answer)
 
 
 def _open(answer: _Answer) -> tuple[Message, list[int]]:

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from queue import SimpleQueue
 from typing import Any
 
@@ -22,6 +23,7 @@ from looseleaf.protocol.threaded import OUTGOING_FRAMES_MAX, ThreadedLink
 from looseleaf.units import MIB
 
 LIMIT_S = 20
+BreakOff = Callable[[], AbstractContextManager[None]]
 
 
 class Peer:
@@ -149,6 +151,28 @@ def test_request_without_answer_times_out_and_its_late_reply_is_dropped(linked: 
 def test_begin_several_requests_answers_each_with_its_own_reply(linked: tuple[Peer, ThreadedLink]) -> None:
     pending = [linked[1].begin("echo", {"value": number}) for number in range(10)]
     assert [reply.result(LIMIT_S)[0]["value"] for reply in reversed(pending)] == list(reversed(range(10)))
+
+
+def test_wait_for_a_reply_that_is_broken_off_may_begin_anew(
+    linked: tuple[Peer, ThreadedLink], broken_off: BreakOff
+) -> None:
+    peer, link = linked
+    reply = link.begin("wait", {})
+    with broken_off():
+        reply.result(LIMIT_S)
+    peer.call(peer.release.set)
+    assert reply.result(LIMIT_S)[0] == {}
+
+
+def test_request_that_is_broken_off_drops_its_late_reply(
+    linked: tuple[Peer, ThreadedLink], broken_off: BreakOff
+) -> None:
+    peer, link = linked
+    with broken_off():
+        link.request("wait", {}, timeout_s=LIMIT_S)
+    assert not link._pending
+    peer.call(peer.release.set)
+    assert link.request("echo", {"value": 1})[0] == {"value": 1}
 
 
 def test_events_arrive_in_order(linked: tuple[Peer, ThreadedLink]) -> None:

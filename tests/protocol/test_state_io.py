@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,8 @@ from looseleaf.protocol.rpc import Reply
 from looseleaf.protocol.state_io import PUT_REGIONS_MAX, UNITS_FRAME_BYTES_MAX, LinkStateIO
 from looseleaf.protocol.threaded import ThreadedLink
 from looseleaf.units import MIB, REGION_BYTES
+
+BreakOff = Callable[[], AbstractContextManager[None]]
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,27 @@ def test_put_regions_broken_off_waits_for_no_answer_until_the_next_put(both: tup
     room.set()
     io.put_regions(region(number) for number in range(20, 24))
     for ref, data in (region(number) for number in (0, 1, *range(20, 24))):
+        assert daemon.regions[ref.region_id] == data
+
+
+def test_put_regions_broken_off_in_its_wait_lets_no_later_put_write_over_what_the_daemon_reads(
+    both: tuple[Daemon, LinkStateIO], broken_off: BreakOff
+) -> None:
+    daemon, io = both
+    room = threading.Event()
+
+    def wait_for_room(message: dict[str, Any], fds: list[int]) -> Any:
+        assert room.wait(20)
+        return daemon.on_put_regions(message, fds)
+
+    daemon.overrides["put_regions"] = wait_for_room
+    with broken_off():
+        io.put_regions(region(number) for number in range(2))
+    opener = threading.Timer(0.1, room.set)
+    opener.start()
+    io.put_regions(region(number) for number in range(20, 22))
+    opener.join()
+    for ref, data in (region(number) for number in (0, 1, 20, 21)):
         assert daemon.regions[ref.region_id] == data
 
 
