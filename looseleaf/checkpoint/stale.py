@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
@@ -52,30 +53,47 @@ def find_stale(
     # An object heads a unit of this graph if two lead to it: only such a one can be a part of both sides.
     shared = [node for node in graph.heads() if id(graph.object(node)) not in known]
     stops = {node for address in known if (node := graph.node_at(address))}
-    parts = [node for node in shared if _above(graph, node, stops) & gone]
+    found = gone | _reached_from(gone, _ways_to(graph, shared, stops)).intersection(shared)
+    ways = _ways_to(graph, found, ())
     return [
-        (name, path_to(graph, node, root))
+        (name, path_to(graph, _end_of(ways, root, found), root))
         for name, value in kept
-        if (root := graph.node_of(value)) and (node := _first_reached(graph, root, [*gone, *parts]))
-    ]  # fmt: skip
+        if (root := graph.node_of(value)) in ways
+    ]
 
 
-def _first_reached(graph: Graph, root: int, nodes: Iterable[int]) -> int:
-    """The first of `nodes` that `root` leads to, 0 if it leads to none."""
-    return next((node for node in nodes if root in _above(graph, node, ())), 0)
-
-
-def _above(graph: Graph, node: int, stops: Collection[int]) -> set[int]:
-    """All nodes that lead to `node`, itself included; not beyond `stops`."""
-    seen = {node}
-    todo = [node]
+def _ways_to(graph: Graph, nodes: Iterable[int], stops: Collection[int]) -> dict[int, list[int]]:
+    """All nodes that lead to some of `nodes`, these included, each with the next ones on its ways there, a shortest way
+    first. No way leads through one of `stops`."""
+    ways: dict[int, list[int]] = {node: [] for node in nodes}
+    todo = deque(ways)
     while todo:
-        for above in graph.predecessors(todo.pop()):
-            if above and above not in seen:
-                seen.add(above)
+        node = todo.popleft()
+        for above in filter(None, graph.predecessors(node)):
+            if above not in ways:
+                ways[above] = []
                 if above not in stops:
                     todo.append(above)
-    return seen
+            ways[above].append(node)
+    return ways
+
+
+def _reached_from(nodes: Iterable[int], ways: Mapping[int, list[int]]) -> set[int]:
+    """What the ways that begin at `nodes` lead to."""
+    reached: set[int] = set()
+    todo = [node for node in nodes if node in ways]
+    while todo:
+        fresh = set(ways[todo.pop()]) - reached
+        reached |= fresh
+        todo.extend(fresh)
+    return reached
+
+
+def _end_of(ways: Mapping[int, list[int]], node: int, ends: Collection[int]) -> int:
+    """The first of `ends` on a shortest way from `node`."""
+    while node not in ends:
+        node = ways[node][0]
+    return node
 
 
 def _bases(value: Any) -> list[Any]:

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from looseleaf.checkpoint.stale import find_stale
+from looseleaf.checkpoint.walk import Graph
+
 OTHER = """
 from looseleaf.checkpoint.tracker import StateTracker
 tracker2 = StateTracker(other := {}, io, session_id="s-test", epoch=1, hidden=lambda n: n.startswith("__"))
@@ -59,3 +62,33 @@ def test_part_of_a_changed_value_that_nobody_else_names_is_found(process: Any) -
 def test_unchanged_variables_that_changed_ones_refer_to_make_nothing_stale(process: Any) -> None:
     cell = "base = [[1], [2]]\nbox = {'base': base, 'count': [0]}\nmine = (n for n in base)"
     assert stale_after(process, cell, ["box"], "box['count'].append(1)") == []
+
+
+def test_work_grows_no_faster_than_what_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[int] = []
+    predecessors = Graph.predecessors
+
+    def counted(graph: Graph, node: int) -> list[int]:
+        looked_at.append(node)
+        return predecessors(graph, node)
+
+    monkeypatch.setattr(Graph, "predecessors", counted)
+    parts = [[number] for number in range(2000)]
+    dropped = [[part] for part in parts]
+    chain: list[object] = []
+    for part in parts:
+        chain = [chain, part]
+    kept = [("mine", chain), *((f"free_{number}", [[number]]) for number in range(100))]
+    found = find_stale({}, kept, {id(value): value for value in dropped}, [])
+    assert [name for name, _path in found] == ["mine"]
+    # Each of some 6000 objects once on the way up to what dropped ones share, and once to who holds that.
+    assert len(looked_at) < 3 * 6000
+
+
+def test_unchanged_value_between_a_dropped_one_and_a_part_keeps_the_part_from_being_stale() -> None:
+    inner = [1]
+    stored = [inner]
+    dropped = [stored]
+    assert find_stale({}, [("mine", [inner])], {id(dropped): dropped}, [stored]) == []
+    assert [name for name, _ in find_stale({}, [("mine", [inner])], {id(dropped): dropped}, [])] == ["mine"]
+    assert find_stale({}, [("mine", [[dropped]])], {id(dropped): dropped}, [])[0][1] == "mine[0][0]"
