@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import functools
 import logging
 import shutil
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -21,14 +19,7 @@ from looseleaf.devices import hide_in_shell
 from looseleaf.errors import LooseLeafError
 from looseleaf.kernel.comm_traffic import CommPlaces, CommTraffic
 from looseleaf.kernel.comms import WorkerComms
-from looseleaf.kernel.forwarder import (
-    COMM_TYPES,
-    Publishers,
-    error_output,
-    error_reply,
-    error_text,
-    publish_output,
-)
+from looseleaf.kernel.forwarder import COMM_TYPES, Publishers, error_text, publish_output
 from looseleaf.kernel.gpu_run import CellFrame, GpuRun, GpuRunOutcome
 from looseleaf.kernel.history_magics import refuse_on_worker, register_history_magics
 from looseleaf.kernel.idle_commits import IdleCommits
@@ -37,9 +28,9 @@ from looseleaf.kernel.left_notes import LeftNotes
 from looseleaf.kernel.logs import log_to_file
 from looseleaf.kernel.main_thread import call_on
 from looseleaf.kernel.messages import flush_streams, message_type_of
-from looseleaf.kernel.needs import names_to_commit
 from looseleaf.kernel.outputs import ResultCache
 from looseleaf.kernel.preparations import PREPARE_REPLY, PREPARE_REQUEST, Preparations
+from looseleaf.kernel.replies import CellReplies
 from looseleaf.kernel.report import PendingReports, cell_report
 from looseleaf.kernel.router import CellRequest, route
 from looseleaf.kernel.session import KernelSession, load_config
@@ -56,7 +47,6 @@ log = logging.getLogger("looseleaf.kernel")
 
 # jupyter_client waits 5 s for a kernel to end before it kills it.
 COMMIT_AT_SHUTDOWN_S: Final = 3.5
-COMMIT_BEFORE_PREPARE_S: Final = 2.0
 
 # Its own annotations leave most of it optional or untyped.
 _Base: Any = IPythonKernel
@@ -83,12 +73,14 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         self._busy = False
         self._run: GpuRun | None = None
         self._reports = PendingReports()
-        self._idle_commits = IdleCommits(self._commit_idle)
+        self._idle_commits = IdleCommits(
+            self.looseleaf, lambda: self._busy, lambda source: self._route(CellRequest.of(source, None, None))
+        )
         self._interrupts = RequestInterrupts()
-        self._main_loop: asyncio.AbstractEventLoop | None = None
-        self._preparations = Preparations(self.looseleaf.prepare, self._commit_first)
+        self._preparations = Preparations(self.looseleaf.prepare, self._idle_commits.before_preparation)
         self._edits: set[asyncio.Task[None]] = set()
         self._results = ResultCache(self.shell)
+        self._replies = CellReplies(self.shell, self)
         self.looseleaf.rebinding = self._results.following
         # The newest request: what threads print belongs to it, as in ipykernel.
         self._newest: Any = {}
@@ -97,7 +89,8 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         self._left = LeftNotes(self._publishers)
         places = CommPlaces(
             self.looseleaf, comms, self._publishers, lambda: self._run,
-            lambda status, message: self._publish_status(status, "shell", message), self._on_main, self._notice_change,
+            lambda status, message: self._publish_status(status, "shell", message), self._idle_commits.on_main,
+            self._idle_commits.notice_change,
         )  # fmt: skip
         self._traffic = CommTraffic(places)
         for message_type in sorted(COMM_TYPES):
@@ -134,26 +127,24 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
 
         if silent or not store_history or threading.current_thread() is not threading.main_thread():
             return await self._run_aside(run_here, looks=silent or not store_history)
-        self._main_loop = asyncio.get_running_loop()
-        self._idle_commits.cancel()
+        self._idle_commits.cell_arrived()
         self._busy = True
         try:
             request = CellRequest.of(code, cell_id, cell_meta)
             with self._interrupts.raised():
                 return await self._run_somewhere(request, run_here, user_expressions, allow_stdin)
         except LooseLeafError as error:
-            return self._refuse(code, error.reason, error_text(error))
+            return self._replies.refused(code, error.reason, error_text(error))
         except KeyboardInterrupt:
-            return self._refuse(code, "KeyboardInterrupt", "the cell was interrupted before it ran")
+            return self._replies.refused(code, "KeyboardInterrupt", "the cell was interrupted before it ran")
         except Exception as error:
             # Without a reply the front end would wait for ever.
             log.exception("cell_failed")
             text = f"a fault in LooseLeaf ({type(error).__name__}: {error}); the kernel's log tells where"
-            return self._refuse(code, "BUG", text)
+            return self._replies.refused(code, "BUG", text)
         finally:
             self._busy = False
-            if self.looseleaf.commits.pending:
-                self._idle_commits.schedule(self._main_loop, self.looseleaf.commit_delay_s())
+            self._idle_commits.cell_ended()
 
     async def _run_aside(self, run_here: Callable[[], Awaitable[dict[str, Any]]], *, looks: bool) -> dict[str, Any]:
         """A request that is no cell of the notebook: it is not routed, but may change state.
@@ -169,7 +160,7 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         finally:
             if on_main_thread:
                 self._busy = False
-            self._notice_change()
+            self._idle_commits.notice_change()
 
     async def _run_somewhere(
         self, request: CellRequest, run_here: Callable[[], Any], user_expressions: Any, allow_stdin: bool
@@ -257,45 +248,13 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         self, request: CellRequest, outcome: GpuRunOutcome, count: int, user_expressions: Any
     ) -> dict[str, Any]:
         session, reply = self.looseleaf, outcome.reply
-        self._store_input(count, request.source)
         if outcome.ran:
             session.runs.add(request.cell_id, request.source, reply.get("status") == "ok")
             session.runs.saved(session.version)
         self._keep_report(cell_report(
             outcome.recipe, path="", run_s=0.0, version=session.version, reply=reply, saved=outcome.cell.saved,
             news=outcome.cell.news))  # fmt: skip
-        return self._finished(reply, count, user_expressions)
-
-    def _finished(self, reply: Mapping[str, Any], count: int, user_expressions: Any = None) -> dict[str, Any]:
-        content: dict[str, Any] = {
-            "status": reply.get("status", "error"), "execution_count": count, "user_expressions": {},
-            "payload": list(reply.get("payload", [])),
-        }  # fmt: skip
-        if content["status"] == "ok":
-            content["user_expressions"] = self.shell.user_expressions(user_expressions or {})
-        else:
-            content.update({key: str(reply.get(key, "")) for key in ("ename", "evalue")})
-            content["traceback"] = list(reply.get("traceback", []))
-        for payload in content["payload"]:
-            if payload.get("source") == "ask_exit":
-                self.shell.exit_now = not payload.get("keepkernel")
-        return content
-
-    def _refuse(self, source: str, ename: str, text: str) -> dict[str, Any]:
-        """The cell was not run: its output is the error, its number is used up as by any failing cell."""
-        count: int = self.shell.execution_count
-        output = error_output(ename, text)
-        publish_output(self, output)
-        self._store_input(count, source)
-        return self._finished(error_reply(output), count)
-
-    def _store_input(self, count: int, source: str) -> None:
-        try:
-            transformed = self.shell.transform_cell(source)
-        except SyntaxError:
-            transformed = source
-        self.shell.history_manager.store_inputs(count, transformed, source)
-        self.shell.execution_count = count + 1
+        return self._replies.finished(request.source, count, reply, user_expressions)
 
     def _running_source(self) -> str:
         return str(self.get_parent("shell").get("content", {}).get("code", ""))
@@ -337,32 +296,11 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
             metadata["looseleaf"] = report
         return metadata
 
-    # -- commits ---------------------------------------------------------------------------------------
-
-    def _notice_change(self) -> None:
-        """State may have changed: it is committed when the kernel is idle. From any thread."""
-        loop = self._main_loop
-        if loop is None:
-            return
-        if threading.current_thread() is not threading.main_thread():
-            loop.call_soon_threadsafe(self._notice_change)
-            return
-        self.looseleaf.changed()
-        if not self._busy:
-            self._idle_commits.schedule(loop, self.looseleaf.commit_delay_s())
-
-    def _on_main(self, work: Callable[[], None]) -> concurrent.futures.Future[None]:
-        assert self._main_loop is not None
-        return call_on(self._main_loop, work)
-
-    def _commit_idle(self) -> None:
-        # A cell that runs on a worker holds the right to commit; one that awaits here is in the middle of its changes.
-        if not self._busy:
-            self.looseleaf.commit_quietly()
+    # -- the end ---------------------------------------------------------------------------------------
 
     async def do_shutdown(self, restart: bool) -> dict[str, Any]:
         """Commits what is left, within `COMMIT_AT_SHUTDOWN_S`, before the process ends. On the control thread."""
-        loop = self._main_loop
+        loop = self._idle_commits.loop
         if loop is not None and loop.is_running() and loop is not asyncio.get_running_loop():
             try:
                 await asyncio.wait_for(asyncio.wrap_future(call_on(loop, self._close_session)), COMMIT_AT_SHUTDOWN_S)
@@ -402,28 +340,6 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         task = asyncio.create_task(self._answer_prepare(idents, request))
         self._edits.add(task)
         task.add_done_callback(self._edits.discard)
-
-    async def _commit_first(self, content: Mapping[str, Any]) -> None:
-        """A preparation is for the newest state: what it needs of what waits for an idle moment is committed now."""
-        loop = self._main_loop
-        if loop is None or self._busy:
-            return
-        try:
-            hurry = functools.partial(self._idle_commits.hurry, functools.partial(self._commit_for, content))
-            committed = asyncio.wrap_future(call_on(loop, hurry))
-            await asyncio.wait_for(committed, COMMIT_BEFORE_PREPARE_S)
-        except TimeoutError:
-            log.info("prepared_without_newest_state")
-
-    def _commit_for(self, content: Mapping[str, Any]) -> None:
-        if self._busy:
-            return
-        try:
-            needed = names_to_commit(self._route(CellRequest.of(str(content.get("source", "")), None, None)))
-        except LooseLeafError as error:
-            log.info("prepared_without_names %s", error)
-            needed = None
-        self.looseleaf.commit_quietly(needed)
 
     async def _answer_prepare(self, idents: Any, request: Any) -> None:
         content = await self._preparations.answer(request["content"])
