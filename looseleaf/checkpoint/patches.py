@@ -51,7 +51,7 @@ def find_patches(namespace: Mapping[str, Any], last: Patches) -> Patches:
         if not is_persons:
             for attribute, is_new in BASELINE.set_by_others(name, module):
                 value = vars(module).get(attribute)
-                if type(value) in (_ADDED if is_new else _SET):
+                if type(value) in (_ADDED if is_new else _SET) and not _is_of_shell(value):
                     found[name, attribute] = value
     for (name, attribute), value in _in_classes(_classes(values, here), namespace):
         found[name, attribute] = value
@@ -65,6 +65,16 @@ def _is_of_session(value: Any, namespace: Mapping[str, Any]) -> bool:
     if issubclass(kind, type):
         return value.__module__ == SESSION_MODULE and not is_importable(value)
     return kind.__module__ == SESSION_MODULE and not issubclass(kind, types.ModuleType) and not is_importable(kind)
+
+
+def _is_of_shell(value: Any) -> bool:
+    """What a shell puts into `builtins`, `getpass` and others while a cell runs: every process has its own."""
+    owner = type(value.__self__) if type(value) is types.MethodType else value
+    module = getattr(owner, "__module__", None) if type(owner) is types.FunctionType or owner is not value else None
+    return type(module) is str and module.partition(".")[0] in _SHELLS
+
+
+_SHELLS: Final = frozenset({"IPython", "ipykernel", "looseleaf"})
 
 
 def _classes(values: list[Any], modules: Mapping[str, types.ModuleType]) -> set[type]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -265,7 +266,8 @@ class WorkerRuntime:
         """What the kernel's front end and settings mean for this cell; see docs/protocol.md: `context`."""
         shell = self._shell
         columns = context.get("columns")
-        if type(columns) is int and columns > 0:
+        # Where it says nothing new it would only count as a change of the session's environment.
+        if type(columns) is int and columns > 0 and columns != shutil.get_terminal_size().columns:
             os.environ["COLUMNS"] = str(columns)
         shell.compiler.next_name = fields.text(context, "cell_file", "")
         if "sources" in context:
