@@ -19,6 +19,7 @@ from typing import Any, Final
 import comm
 
 from looseleaf.errors import LooseLeafError
+from looseleaf.kernel.before_cell import load_names
 from looseleaf.kernel.callback_needs import stubs_for_callbacks, stubs_of_library
 from looseleaf.kernel.comms import WorkerComm, WorkerComms
 from looseleaf.kernel.forwarder import Publishers, RequestPublisher, error_text, publish_output
@@ -158,9 +159,9 @@ class CommTraffic:
         if not names:
             return
         if threading.current_thread() is threading.main_thread():
-            self._places.session.load(names)
+            load_names(self._places.session, names)
         else:
-            await asyncio.wrap_future(self._places.on_main(lambda: self._places.session.load(names)))
+            await asyncio.wrap_future(self._places.on_main(lambda: load_names(self._places.session, names)))
 
     def _answer(self, shadow: WorkerComm, data: Mapping[str, Any]) -> None:
         text = self._places.worker_comms.answer(shadow, data)

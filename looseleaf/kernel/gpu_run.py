@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from looseleaf.errors import Internal, LooseLeafError, Timeout, Unavailable
 from looseleaf.ids import ExecutionId, new_execution_id
+from looseleaf.kernel.before_cell import ready_for_gpu
 from looseleaf.kernel.forwarder import RequestPublisher, error_output, error_reply, error_text, publish_output
 from looseleaf.kernel.give_way import GaveWay
 from looseleaf.kernel.gpu_cell import Ask, GpuCell, GpuCellResult
@@ -141,8 +142,8 @@ class GpuRun:
         if session.manifest is not None and session.manifest.lacks_bytes_of(names_to_commit(self._recipe)):
             # It needs more than could be told before.
             self._commit()
-        self._need = session.ready_for_gpu(self._recipe, self._request.source)
-        await on_thread(session.send_log, link)
+        self._need = ready_for_gpu(session, self._recipe, self._request.source)
+        await on_thread(session.frontend.send, link)
         return link
 
     def _commit(self) -> None:
@@ -160,7 +161,7 @@ class GpuRun:
         result = await self._submit_once(link)
         if result.error is not None and result.error.reason == "SESSION_LOG_STALE":
             # The frontend lacks a part of the kernel's log; nothing was run.
-            await on_thread(self._session.resend_log, link)
+            await on_thread(self._session.frontend.resend, link)
             result = await self._submit_once(link)
         return result
 

@@ -17,6 +17,7 @@ import looseleaf
 from looseleaf.checkpoint.names import hidden_names
 from looseleaf.devices import hide_in_shell
 from looseleaf.errors import LooseLeafError
+from looseleaf.kernel.before_cell import has_moved, ready_for_cpu
 from looseleaf.kernel.comm_traffic import CommPlaces, CommTraffic
 from looseleaf.kernel.comms import WorkerComms
 from looseleaf.kernel.forwarder import COMM_TYPES, Publishers, error_text, publish_output
@@ -175,7 +176,7 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
             publish_output(self, {"type": "stream", "name": "stderr", "text": note})
         if recipe.label == "gpu":
             return await self._run_on_worker(request, recipe, user_expressions, allow_stdin, began_s)
-        self.looseleaf.ready_for_cpu(recipe, rest.source)
+        ready_for_cpu(self.looseleaf, recipe, rest.source)
         return await self._run_cpu_cell(request, recipe, run_here)
 
     def _route(self, request: CellRequest) -> Recipe:
@@ -183,7 +184,7 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         session.try_connect()
         try:
             recipe = route(request, session.runs.executed, session.facts(), session.version)
-            if session.has_moved(recipe.names):
+            if has_moved(session, recipe.names):
                 session.commit(())
                 recipe = route(request, session.runs.executed, session.facts(), session.version)
             return recipe

@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -15,24 +14,16 @@ from typing import Any
 from looseleaf import devices
 from looseleaf.checkpoint.history import checked_out_version
 from looseleaf.checkpoint.manifest import Manifest
-from looseleaf.checkpoint.stub import is_stub, tell_whereabouts, unit_id_of
+from looseleaf.checkpoint.stub import tell_whereabouts
 from looseleaf.checkpoint.tracker import StateTracker
-from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, PreconditionFailed, Unavailable
+from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, Unavailable
 from looseleaf.ids import Epoch, SessionId, Version, new_execution_id, new_session_id
 from looseleaf.kernel.commit_policy import CommitPolicy
+from looseleaf.kernel.frontend_log import FrontendLog
 from looseleaf.kernel.give_way import GaveWay, GiveWay
 from looseleaf.kernel.holders import Holders
 from looseleaf.kernel.link import DaemonLink, Welcome
 from looseleaf.kernel.live_facts import LiveFacts, SavedFacts
-from looseleaf.kernel.needs import (
-    WorkerNeed,
-    needed_on_worker,
-    needed_worker,
-    refuse_device_reads,
-    refuse_unsaved,
-    stubs_to_load,
-    surely_needed,
-)
 from looseleaf.kernel.run_log import RunLog
 from looseleaf.kernel.threads import LeftThreads
 from looseleaf.kernel_config import ConfigError, KernelConfig
@@ -41,7 +32,6 @@ from looseleaf.protocol.frames import Message
 from looseleaf.protocol.state_io import LinkStateIO
 from looseleaf.protocol.threaded import ThreadedLink
 from looseleaf.recipe.name_facts import NameFacts
-from looseleaf.recipe.recipe import Recipe
 
 log = logging.getLogger("looseleaf.kernel")
 
@@ -77,6 +67,7 @@ class KernelSession:
         self.title = os.environ.get("JPY_SESSION_NAME", "")
         self.config = config
         self.runs = RunLog()
+        self.frontend = FrontendLog(self.runs, config.request_timeout_s)
         self.commits = CommitPolicy(config.commit_idle)
         self.threads = LeftThreads()
         self.give_way = GiveWay()
@@ -87,8 +78,6 @@ class KernelSession:
         self._hidden = hidden
         self._on_event: Callable[[Message], None] = lambda _message: None
         self._link = DaemonLink(config, self._pass_event)
-        # One conversation about the log at a time, from whichever thread.
-        self._log_lock = threading.Lock()
         self._devices: tuple[object, ...] = ()
         # Why no cluster can be looked for; GPU cells say so.
         self._problem = problem
@@ -307,73 +296,11 @@ class KernelSession:
         with self.rebinding():
             self.tracker.advance(manifest)
 
-    # -- before a cell ---------------------------------------------------------------------------------
-
-    def has_moved(self, names: Iterable[str]) -> bool:
-        """Whether one of `names` holds a stand-in that the last version knows by another name or not at all.
-
-        IPython binds results anew without looking at them. After a commit every name is known by what it holds.
-        """
-        manifest = self.manifest
-        if manifest is None:
-            return False
-        stubs = ((name, self._namespace.get(name)) for name in names)
-        return any(is_stub(v) and unit_id_of(v) not in (None, manifest.roots.get(name)) for name, v in stubs)
-
-    def ready_for_cpu(self, recipe: Recipe, source: str) -> None:
-        """Brings the stubs that a CPU cell with the text `source` reads into memory.
-
-        Raises PreconditionFailed `CUDA_IN_CPU_CELL` if one holds more GPU memory than the kernel may read,
-        `UNSAVED_VARIABLE` if one was never saved, or the store's error.
-        """
-        manifest = self.manifest
-        if self.tracker is None or manifest is None:
-            return
-        stubs = set(self.tracker.stub_names())
-        needed = stubs.intersection(surely_needed(recipe, source))
-        refuse_unsaved(manifest, needed, self.holders, self.epoch)
-        wanted = stubs_to_load(recipe, stubs, manifest, self.config.small_read_bytes_max)
-        of_patches = stubs.intersection(manifest.names_of_process(with_devices=False))
-        self._load(sorted(of_patches.union(wanted)), manifest, needed)
-
-    def _load(self, names: list[str], manifest: Manifest, needed: Collection[str]) -> None:
-        if names:
-            refuse_device_reads(manifest, names, self.config.small_read_bytes_max)
-            self.connect()
-            assert self.tracker is not None
-            with self.rebinding():
-                report = self.tracker.materialise(names)
-            if failed := [entry for entry in report.failed if entry.name in needed]:
-                worst = failed[0]
-                text = f"{worst.name!r} could not be loaded ({worst.detail or worst.reason}); nothing was run"
-                raise PreconditionFailed("NOT_RESTORED", text, name=worst.name, cause=worst.reason)
-
-    def load(self, names: Iterable[str]) -> None:
-        """Brings those of `names` that are not here into memory. Raises as `ready_for_cpu`."""
-        manifest = self.manifest
-        if self.tracker is not None and manifest is not None:
-            names = list(names)
-            refuse_unsaved(manifest, names, self.holders, self.epoch)
-            stubs = set(self.tracker.stub_names())
-            wanted = [name for name in names if name in stubs and name in manifest.roots]
-            self._load(wanted, manifest, wanted)
-
-    def ready_for_gpu(self, recipe: Recipe, source: str) -> WorkerNeed:
-        """Where a GPU cell must run. Refuses one that needs what could not be saved and lives in no worker.
-
-        Raises PreconditionFailed `UNSAVED_VARIABLE`.
-        """
-        manifest = self.manifest
-        if manifest is None or self.tracker is None:
-            return WorkerNeed()
-        names = needed_on_worker(recipe, source)
-        return needed_worker(manifest, names, self.tracker.unsaved_here, self.holders, self.epoch)
-
     def take_stale(self) -> list[tuple[str, str]]:
         """See StateTracker.take_stale."""
         return self.tracker.take_stale() if self.tracker is not None else []
 
-    # -- the frontend ----------------------------------------------------------------------------------
+    # -- requests to the daemon ------------------------------------------------------------------------
 
     async def fence(self) -> None:
         """After a worker was lost: nothing that it may still send is accepted any more, and the store's head counts.
@@ -391,19 +318,6 @@ class KernelSession:
         body, _fds = link.request("raise_epoch", {}, timeout_s=self.config.request_timeout_s)
         return body
 
-    def send_log(self, link: ThreadedLink) -> None:
-        """Hands the frontend all runs that it lacks. From any thread. Raises the frontend's error."""
-        with self._log_lock:
-            while part := self.runs.unsent():
-                body, _fds = link.request("record_runs", {"runs": part}, timeout_s=self.config.request_timeout_s)
-                self.runs.acknowledged(fields.integer(body, "next_sequence"))
-
-    def resend_log(self, link: ThreadedLink) -> None:
-        """After `SESSION_LOG_STALE`: learns what the frontend has and sends the rest. From any thread."""
-        body, _fds = link.request("record_runs", {"runs": []}, timeout_s=self.config.request_timeout_s)
-        self.runs.acknowledged(fields.integer(body, "next_sequence"))
-        self.send_log(link)
-
     def send(self, type_: str, body: Message) -> Future[Any]:
         """A request to the daemon that is there; from any thread. Raises Unavailable `NO_CLUSTER`."""
         if (link := self._link.current) is None:
@@ -415,20 +329,7 @@ class KernelSession:
         link = self._link.current
         if link is None or self.tracker is None:
             raise Unavailable("NO_CLUSTER", "no LooseLeaf cluster is connected; nothing was prepared")
-        self.send_log(link)
-        body = {
-            "cell_id": fields.text(message, "cell_id", ""), "source": fields.text(message, "source"),
-            "device_override": fields.text(message, "device_override", ""), "log_length": self.runs.length,
-            "edit_sequence": fields.integer(message, "edit_sequence", 0),
-        }  # fmt: skip
-        try:
-            reply, _fds = link.request("prepare", body, timeout_s=self.config.request_timeout_s)
-        except LooseLeafError as error:
-            if error.reason != "SESSION_LOG_STALE":
-                raise
-            self.resend_log(link)
-            reply, _fds = link.request("prepare", body, timeout_s=self.config.request_timeout_s)
-        return {key: value for key, value in reply.items() if key not in ("t", "id")}
+        return self.frontend.prepare(link, message)
 
     def close(self) -> None:
         """Commits what is left, if anybody may want it, then leaves the cluster.

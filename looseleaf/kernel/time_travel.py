@@ -21,6 +21,7 @@ from looseleaf.checkpoint.tracker import StateTracker
 from looseleaf.checkpoint.version_list import ListedVersion, find_version
 from looseleaf.errors import InvalidArgument, LooseLeafError, NotFound, PreconditionFailed
 from looseleaf.ids import Version, new_execution_id
+from looseleaf.kernel.before_cell import load_names
 from looseleaf.kernel.needs import device_bytes
 from looseleaf.kernel.session import KernelSession
 from looseleaf.protocol.state_io import LinkStateIO
@@ -219,7 +220,7 @@ class TimeTravel:
         for name in sorted(analyze_cell(source).loads) if tracker is not None else ():
             if tracker is not None and is_stub(tracker.namespace.get(name)):
                 try:
-                    self._session.load([name])
+                    load_names(self._session, [name])
                 except LooseLeafError as error:
                     log.info("not_loaded name=%s %s", name, error)
 

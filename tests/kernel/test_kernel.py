@@ -267,7 +267,7 @@ def test_user_expressions_are_answered_after_a_gpu_cell(notebook: Any) -> None:
 
 def test_fault_of_ours_still_gives_the_cell_a_reply(notebook: Any) -> None:
     notebook.ok(
-        "k = get_ipython().kernel.looseleaf\nreal = k.ready_for_cpu\ndef broken(*a):\n    k.ready_for_cpu = real\n"
+        "import looseleaf.kernel.kernel as k\nreal = k.ready_for_cpu\ndef broken(*a):\n    k.ready_for_cpu = real\n"
         "    raise TypeError('ours')\nk.ready_for_cpu = broken"
     )
     outcome = notebook.run("1")
