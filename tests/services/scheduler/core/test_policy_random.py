@@ -210,12 +210,13 @@ class World:
                 daemon = next(d for d in self.daemons if d.host_id == action.host_id)
                 if daemon.keeps(action.worker_id, self.now_s):
                     session = daemon.workers[action.worker_id].session_id
-                    assert daemon.holds[action.worker_id][1] < self.told_epochs[session], "a holder goes too early"
+                    assert action.epoch == self.told_epochs[session], "the daemon is not told of the newest epoch"
+                    assert daemon.holds[action.worker_id][1] < action.epoch, "a holder goes too early"
 
                 def ended(evicted: bool) -> ev.Event:
                     return ev.EvictionEnded(action.host_id, action.worker_id, action.lease_id, evicted)
 
-                self.order(action.host_id, lambda daemon: self.evict(daemon, action.worker_id), ended,
+                self.order(action.host_id, lambda daemon: self.evict(daemon, action), ended,
                            lambda: ended(False))
             case act.PrepareWorker():
                 def prepared(worker_id: str) -> ev.Event:
@@ -281,13 +282,14 @@ class World:
             return False
         return held is not None
 
-    def evict(self, daemon: Daemon, worker_id: str) -> bool:
-        worker = daemon.workers.get(worker_id)
+    def evict(self, daemon: Daemon, order: act.EvictWorker) -> bool:
+        worker = daemon.workers.get(order.worker_id)
         if worker is None:
             return True
-        if worker.stage.busy or daemon.keeps(worker_id, self.now_s) or (self.faults and self.random.random() < 0.1):
+        kept = daemon.keeps(order.worker_id, self.now_s) and daemon.holds[order.worker_id][1] >= order.epoch
+        if worker.stage.busy or kept or (self.faults and self.random.random() < 0.1):
             return False
-        del daemon.workers[worker_id]
+        del daemon.workers[order.worker_id]
         return True
 
     def prepare(self, daemon: Daemon, action: act.PrepareWorker) -> str:
