@@ -15,12 +15,16 @@ from grpc_answers import DOCUMENT, Session, calls_of, masked, shown
 from shell_lines import COMPOSE_OPTIONS, check, check_grpcurl, commands_of
 
 from looseleaf.cli.main import build_app
+from looseleaf.kernel.history_magics import HELP
+from looseleaf.recipe.history_line import HISTORY_MAGIC, parse_history_line
 
 TEXT = DOCUMENT.read_text(encoding="utf-8")
 SPANS = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", TEXT)
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # Options of other programs that the text mentions.
 OTHER_OPTIONS = {"--help", "--wait", "--volumes", "--build"}
+# What a kernel reads as it starts, beside its settings.
+KERNEL_VARIABLES = {"LOOSELEAF_SESSION"}
 
 
 def flags_of_cli(command: object) -> set[str]:
@@ -43,20 +47,34 @@ def test_commands_within_sentences_are_ones_that_there_are() -> None:
     checked = 0
     for span in SPANS:
         if span.startswith(("looseleaf ", "docker compose ")) and "|" not in span and "NAME" not in span:
-            for words in commands_of(span):
+            for words in commands_of(span.replace("VERSION", "1")):
                 check(words)
             checked += 1
     assert checked >= 10
 
 
+def test_every_line_of_the_magic_is_one_that_there_is() -> None:
+    lines = [span.removeprefix(f"%{HISTORY_MAGIC} ") for span in SPANS if span.startswith(f"%{HISTORY_MAGIC} ")]
+    assert len(lines) >= 5
+    for line in lines:
+        # As somebody would type it who wants every option.
+        typed = re.sub(r"[][]|\.\.\.", "", re.sub(r"\b(VERSION|N|A|B)\b", "1", line))
+        assert parse_history_line(typed).command == line.split()[0]
+
+
 def test_every_setting_in_the_text_exists() -> None:
     flags = {"--" + name.replace("_", "-") for model in CONFIGS.values() for name in model.model_fields}
     flags |= flags_of_cli(typer.main.get_command(build_app())) | COMPOSE_OPTIONS.keys() | OTHER_OPTIONS
+    flags |= set(re.findall(r"--[a-z]+", HELP))
     named = {flag for span in SPANS for flag in re.findall(r"(?<![\w-])--[a-z][a-z-]+", span)}
     assert len(named) >= 15 and named <= flags, named - flags
     prefixes = {str(model.model_config["env_prefix"]) for model in CONFIGS.values()}
+    fields = {
+        f"{model.model_config['env_prefix']}{name}".upper() for model in CONFIGS.values() for name in model.model_fields
+    }
     variables = {name for span in SPANS for name in re.findall(r"LOOSELEAF_[A-Z_]+", span)}
-    assert variables <= prefixes | DIRECT_VARIABLES, variables - prefixes
+    known = prefixes | fields | DIRECT_VARIABLES | KERNEL_VARIABLES
+    assert variables <= known, variables - known
 
 
 def test_every_reason_in_the_text_is_in_the_catalogue() -> None:
