@@ -104,10 +104,9 @@ class ThreadedLink:
         pending = self.begin(type_, body, fds)
         try:
             return pending.result(timeout_s)
-        except LooseLeafError:
-            raise
-        except BaseException:
-            pending.drop()
+        except BaseException as error:
+            if not isinstance(error, LooseLeafError):
+                pending.drop()
             raise
 
     def request_future(self, type_: str, body: Message, fds: Sequence[int] = ()) -> Future[tuple[Message, list[int]]]:
