@@ -127,12 +127,18 @@ def _is_member_of_session(value: Any, namespace: Mapping[str, Any]) -> bool:
 
 
 def apply_patches(patches: Patches) -> list[str]:
-    """Sets them again; returns what could not be, as of a module that a cell made itself and no import finds.
+    """Sets them again, and takes back those set before that are none any more; returns what could not be, as of a
+    module that a cell made itself and no import finds.
 
     Settings never import their module: they wait until a cell does.
     """
     problems: list[str] = []
     settings: dict[str, dict[str, Any]] = {}
+    for place in _replaced.keys() - patches.keys():
+        try:
+            _take_back(place, _replaced.pop(place))
+        except Exception as error:
+            problems.append(f"{place[0]}.{place[1]} could not be taken back ({type(error).__name__})")
     for (module_name, attribute), value in patches.items():
         if type(value) in PLAIN:
             settings.setdefault(module_name, {})[attribute] = value
@@ -150,19 +156,43 @@ def apply_patches(patches: Patches) -> list[str]:
     return problems
 
 
-def _set_one(module_name: str, attribute: str, value: Any) -> None:
-    __import__(module_name)
+# What was at a place before it was set here; `_NOTHING` if nothing was.
+_replaced: Patches = {}
+_NOTHING: Final = object()
+
+
+def _owner_of(module_name: str, attribute: str) -> tuple[Any, str]:
     owner: Any = sys.modules[module_name]
     *way, name = attribute.split(".")
     for part in way:
         owner = getattr(owner, part)
-    if not way and isinstance(vars(owner).get(name), types.BuiltinFunctionType):
+    return owner, name
+
+
+def _set_one(module_name: str, attribute: str, value: Any) -> None:
+    __import__(module_name)
+    owner, name = _owner_of(module_name, attribute)
+    if owner is sys.modules[module_name] and isinstance(vars(owner).get(name), types.BuiltinFunctionType):
         rebuild.keep_original(module_name, name, vars(owner)[name])
+    _replaced.setdefault((module_name, attribute), vars(owner).get(name, _NOTHING))
     if isinstance(owner, type):
         type.__setattr__(owner, name, value)
     else:
         setattr(owner, name, value)
 
 
+def _take_back(place: tuple[str, str], before: Any) -> None:
+    if place[0] not in sys.modules:
+        return
+    owner, name = _owner_of(*place)
+    if before is not _NOTHING:
+        (type.__setattr__ if isinstance(owner, type) else setattr)(owner, name, before)
+    elif name in vars(owner):
+        (type.__delattr__ if isinstance(owner, type) else delattr)(owner, name)
+
+
 def _set(module_name: str, values: dict[str, Any]) -> None:
-    vars(sys.modules[module_name]).update(values)
+    module = vars(sys.modules[module_name])
+    for name, value in values.items():
+        _replaced.setdefault((module_name, name), module.get(name, _NOTHING))
+        module[name] = value

@@ -51,7 +51,9 @@ def find_version(kept: Sequence[ListedVersion], wanted: int) -> Version:
     if wanted < 0:
         if -wanted < len(numbers):
             return Version(numbers[-wanted])
-        text = f"before the newest version {len(numbers) - 1} are kept, not {-wanted}; nothing was changed"
+        older = len(numbers) - 1
+        what = f"{older} version(s) are kept before it, not {-wanted}" if older else "none is kept before it"
+        text = f"version {numbers[0]} is the newest, and {what}; nothing was changed"
         raise NotFound("VERSION_UNKNOWN", text, version=wanted)
     if wanted in numbers:
         return Version(wanted)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -47,6 +47,8 @@ class RunLog:
         # The runs that led to the present state, and to each version.
         self._led: _Led | None = None
         self._versions: dict[int, _Led | None] = {}
+        # The runs that each version was made after; what ran later and changed nothing led to it, too.
+        self._made: dict[int, _Led | None] = {}
         self._acknowledged = 0
         self._lock = threading.Lock()
 
@@ -70,8 +72,10 @@ class RunLog:
         """The state that the runs so far have led to is `version`."""
         self._versions.pop(version, None)
         self._versions[version] = self._led
+        self._made.setdefault(version, self._led)
         if len(self._versions) > VERSIONS_KNOWN_MAX:
-            del self._versions[next(iter(self._versions))]
+            oldest = next(iter(self._versions))
+            del self._versions[oldest], self._made[oldest]
 
     def check_out(self, source: int, version: int) -> None:
         """The state is that of the version `source` again, as `version`: the log begins anew with what led to it.
@@ -89,13 +93,20 @@ class RunLog:
         self.saved(version)
 
     def cells_of(self, version: int) -> list[str]:
-        """Texts of the cells that ran since the version before, oldest first; empty where that is not known."""
+        """Texts of the cells that made it, oldest first; empty where that is not known.
+
+        Those are the ones since the version before, or the one in which it was made, as by a checkout.
+        """
         if version not in self._versions:
             return []
-        older = [self._versions[number] for number in self._versions if number < version]
-        known = {id(led) for led in older}
+        known = {id(self._versions[number]) for number in self._versions if number < version}
+        made = self._since(known, self._made[version])
+        return made or self._since(known, self._versions[version])[:1]
+
+    @staticmethod
+    def _since(known: Container[int], led: _Led | None) -> list[str]:
         found: list[str] = []
-        for entry in _back(self._versions[version]):
+        for entry in _back(led):
             if id(entry) in known:
                 break
             found.append(entry.run.source)

@@ -11,7 +11,7 @@ import types
 import pytest
 
 from looseleaf.checkpoint.module_code import Baseline, own_names
-from looseleaf.checkpoint.patches import find_patches
+from looseleaf.checkpoint.patches import apply_patches, find_patches
 
 # name -> (cells, what must be true of the restored process)
 MOVED = {
@@ -64,6 +64,24 @@ cell('bad = R(); math.sqrt = lambda v: bad'); save()
     result = process("report = tracker.restore(['x']); result = [len(report.failed), report.problems, check('x')]")
     assert result[0] == 0 and result[2] == 1
     assert [problem.partition(",")[0] for problem in result[1]] == ["`bad`"]
+
+
+def test_patch_that_is_none_any_more_is_taken_back(monkeypatch):
+    class Held:
+        def said(self):
+            return "own"
+
+    module = types.ModuleType("far_away")
+    module.Held, module.width, module.call = Held, 3, len
+    monkeypatch.setitem(sys.modules, "far_away", module)
+    places = {("far_away", name): value for name, value in (("width", 5), ("new", 6), ("call", print), ("added", print))}
+    classes = {("far_away", "Held.said"): lambda self: "patched", ("far_away", "Held.more"): lambda self: 1}
+    for patches in ({**places, **classes}, {**places, ("far_away", "width"): 7}, places):
+        assert apply_patches(patches) == []
+    assert (module.width, module.new, module.call, module.added) == (5, 6, print, print)
+    assert Held().said() == "own" and not hasattr(Held, "more")
+    assert apply_patches({}) == []
+    assert (module.width, module.call, hasattr(module, "new"), hasattr(module, "added")) == (3, len, False, False)
 
 
 def test_patches_are_none_where_libraries_only_did_their_work(process):

@@ -38,6 +38,15 @@ def test_cells_that_change_nothing_make_no_version(notebook: Any) -> None:
     assert version_of(notebook) > before
 
 
+def test_function_of_a_library_that_a_gpu_cell_puts_back_is_back_everywhere(notebook: Any) -> None:
+    notebook.ok("import textwrap, torch\nx = torch.ones(3, device='cuda')")
+    notebook.ok("%%gpu\nkept = textwrap.fill; textwrap.fill = lambda text: 'patched'; textwrap.note = 5")
+    assert notebook.ok("textwrap.fill('a'), textwrap.note").value == "('patched', 5)"
+    notebook.ok("%%gpu\ntextwrap.fill = kept; del textwrap.note")
+    assert notebook.ok("textwrap.fill('a'), hasattr(textwrap, 'note')").value == "('a', False)"
+    assert notebook.ok("%%gpu\ntextwrap.fill('b'), hasattr(textwrap, 'note')").value == "('b', False)"
+
+
 def version_of(notebook: Any) -> int:
     notebook.ok("%looseleaf diff -1")
     found = re.search(r"^version +(\d+)", notebook.ok("%looseleaf status").text, re.MULTILINE)

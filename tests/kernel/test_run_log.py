@@ -69,6 +69,16 @@ def test_cells_of_a_version_are_those_since_the_one_before() -> None:
     assert len(log.cells_of(1)) == 2 and log.cells_of(2) == ["a = 1", "b = 1"]
 
 
+def test_cells_that_ran_after_a_version_and_changed_nothing_did_not_make_it() -> None:
+    log = filled(0)
+    for version, source in ((1, "a = 1"), (1, "print(a)"), (2, "b = 1"), (2, "print(b)")):
+        log.add(CellId("c"), source, ok=True)
+        log.saved(version)
+    assert log.cells_of(1) == ["a = 1"] and log.cells_of(2) == ["b = 1"]
+    log.check_out(1, 3)
+    assert [run["source"] for run in log.unsent()][-2:] == ["a = 1", "print(a)"]
+
+
 def test_what_is_known_of_versions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run_log, "VERSIONS_KNOWN_MAX", 2)
     monkeypatch.setattr(run_log, "REPEATED_RUNS_MAX", 3)
