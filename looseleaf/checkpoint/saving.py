@@ -11,7 +11,7 @@ from looseleaf.checkpoint.bundles import Bundle
 from looseleaf.checkpoint.capture import Captured, capture
 from looseleaf.checkpoint.components import closed_under
 from looseleaf.checkpoint.labels import HELD_BYTES_MAX
-from looseleaf.checkpoint.lazy import NOT_COMMITTED, not_committed
+from looseleaf.checkpoint.lazy import not_committed
 from looseleaf.checkpoint.manifest import NAMES_MAX, Manifest, Unsaved
 from looseleaf.checkpoint.memory import Block
 from looseleaf.checkpoint.patches import find_patches
@@ -139,7 +139,7 @@ class Saving:
             problems.append(self._unsaved(PROCESS_STATE_NAME, failure.reason, PROCESS_STATE_NAME, failure.detail))
             record["patches"] = {}
             record["warnings"] = without_session_categories(record["warnings"])
-            for section in ("matplotlib", "pandas", "inline", "logging", "ipython"):
+            for section in ("torch_hooks", "matplotlib", "pandas", "inline", "logging", "ipython"):
                 record.pop(section, None)
             captured, unit_id = self._capture_with(live, record)
         self._record = record
@@ -253,7 +253,8 @@ class Saving:
         live = tracker.namespace
         tracker.saved_bindings = {name: id(live[name]) for name in captured.roots if name in live}
         for name, entry in unsaved.items():
-            if entry.reason == NOT_COMMITTED and self._is_stub(name):
+            # Its unit is in no version from here on: each save would find that out anew, as if it had just happened.
+            if is_stub(stub := live.get(name)) and unsaved_of(stub) is None:
                 live[name] = Stub(name, None, None, entry)
 
     def _is_stub(self, name: str) -> bool:

@@ -92,3 +92,21 @@ def test_unchanged_value_between_a_dropped_one_and_a_part_keeps_the_part_from_be
     assert find_stale({}, [("mine", [inner])], {id(dropped): dropped}, [stored]) == []
     assert [name for name, _ in find_stale({}, [("mine", [inner])], {id(dropped): dropped}, [])] == ["mine"]
     assert find_stale({}, [("mine", [[dropped]])], {id(dropped): dropped}, [])[0][1] == "mine[0][0]"
+
+
+def test_stand_in_of_a_deleted_value_is_told_once_and_makes_no_version_by_itself(process: Any) -> None:
+    result = process("""
+from looseleaf.checkpoint.stub import Stub
+cell("x = [1]")
+tracker.namespace["y"] = Stub("x", 1_000_000, None, None)
+first, second, third = save(), save(), save()
+try:
+    cell("y.count")
+    why = ""
+except Exception as error:
+    why = error.message
+result = [[[u.name, u.reason] for u in report.unsaved] for report in (first, third)]
+result += [second.nothing_changed, third.version == first.version, why]
+""")
+    assert result[:4] == [[["y", "STALE_STUB"]]] * 2 + [True, True]
+    assert "deleted from the session" in result[4]
