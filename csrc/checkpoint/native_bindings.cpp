@@ -37,7 +37,6 @@ PYBIND11_MODULE(_native, module) {
       .def("head", &lc::ObjectGraph::head, py::arg("node"))
       .def("is_plain", &lc::ObjectGraph::is_plain, py::arg("node"))
       .def("heads", &lc::ObjectGraph::heads)
-      .def("nodes_of_type", &lc::ObjectGraph::nodes_of_type, py::arg("kind"))
       .def("other_predecessors", &lc::ObjectGraph::other_predecessors, py::arg("node"))
       .def("node_at", &lc::ObjectGraph::node_at, py::arg("address"));
 }

@@ -222,14 +222,6 @@ std::vector<Node> ObjectGraph::heads() const {
   return found;
 }
 
-std::vector<Node> ObjectGraph::nodes_of_type(py::handle type) const {
-  std::vector<Node> found;
-  for (std::size_t node = 1; node < objects_.size(); ++node) {
-    if (reinterpret_cast<PyObject*>(Py_TYPE(objects_[node])) == type.ptr()) found.push_back(static_cast<Node>(node));
-  }
-  return found;
-}
-
 std::vector<Node> ObjectGraph::other_predecessors(Node node) const {
   checked_found(node);
   return {predecessors_.begin(node), predecessors_.end(node)};

@@ -39,7 +39,6 @@ class ObjectGraph {
   bool is_plain(Node node) const { return plain_[checked_found(node)] != 0; }
   // Nodes that head units, ascending.
   std::vector<Node> heads() const;
-  std::vector<Node> nodes_of_type(pybind11::handle type) const;
   // All nodes that refer to `node` but its parent, with repetitions.
   std::vector<Node> other_predecessors(Node node) const;
   // The node of the object at that address, 0 if there is none.

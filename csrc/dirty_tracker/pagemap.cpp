@@ -86,8 +86,10 @@ void scan(int fd, Marks& marks) {
     argument.category_anyof_mask = kPageIsPresent | kPageIsSwapped;
     argument.return_mask = kPageIsPresent;
     const int found = ioctl(fd, kPagemapScan, &argument);
-    if (found < 0 && errno != EINTR) throw SystemFailure("ioctl(PAGEMAP_SCAN)", LOOSELEAF_PLACE, errno);
-    std::uintptr_t next = std::max<std::uintptr_t>(argument.walk_end, found < 0 ? at : at + page_bytes());
+    // `walk_end` is set then, too, beyond pages that were not told.
+    if (found < 0 && errno == EINTR) continue;
+    if (found < 0) throw SystemFailure("ioctl(PAGEMAP_SCAN)", LOOSELEAF_PLACE, errno);
+    std::uintptr_t next = std::max<std::uintptr_t>(argument.walk_end, at + page_bytes());
     for (int i = 0; i < found; ++i) {
       // No room for more ranges: the rest of the last region need not be looked at, it is marked already.
       next = std::max(next, page_floor(marks.mark(ranges[i].start, ranges[i].end)));

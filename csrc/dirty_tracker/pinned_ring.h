@@ -1,7 +1,6 @@
 // Pinned host memory in slots, through which device memory reaches its places on the host, drained by several threads.
 #pragma once
 
-#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>

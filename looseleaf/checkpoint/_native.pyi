@@ -56,8 +56,6 @@ class ObjectGraph:
         """For a head: it dominates builtin containers and atoms of builtin types only, which refer to nothing else."""
     def heads(self) -> list[int]:
         """All heads, ascending."""
-    def nodes_of_type(self, kind: type) -> list[int]:
-        """Nodes whose objects are of exactly this type, ascending."""
     def other_predecessors(self, node: int) -> list[int]:
         """The origins of all edges to `node` but the one from its parent; neighbouring repetitions may be left out."""
     def node_at(self, address: int) -> int:
