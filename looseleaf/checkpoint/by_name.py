@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import importlib
 import site
 import sys
 import sysconfig
@@ -13,6 +15,8 @@ from typing import Any, Final
 _HEAP_TYPE_FLAG: Final = 1 << 9
 # The namespace of the user's cells; what is defined there is state.
 SESSION_MODULE: Final = "__main__"
+TABLE_MODULES: Final = ("torch.nn.modules.module", "torch.optim.optimizer")
+_PUBLIC_MODULES_MAX: Final = 1024
 
 
 def is_importable(value: Any) -> bool:
@@ -31,10 +35,22 @@ def qualified_name(value: Any) -> tuple[str, str] | None:
     if type(value) is types.FunctionType and value.__globals__.get("__name__") == SESSION_MODULE:
         # One that a cell has put in the place of what it wraps.
         return None
-    found: Any = sys.modules.get(module_name)
+    found: Any = sys.modules.get(module_name) or _public_module(module_name)
     for part in name.split("."):
         found = getattr(found, part, None)
     return (module_name, name) if found is value else None
+
+
+@lru_cache(maxsize=_PUBLIC_MODULES_MAX)
+def _public_module(name: str) -> types.ModuleType | None:
+    """A module of an imported library that nobody has imported yet, although classes say that they are of it."""
+    package, dot, _ = name.partition(".")
+    if not dot or package not in sys.modules or not is_library_module(package):
+        return None
+    try:
+        return importlib.import_module(name)
+    except Exception:  # no such module, or one that cannot be imported here: then the name leads nowhere
+        return None
 
 
 def is_session_class(cls: type) -> bool:
@@ -48,12 +64,31 @@ def is_importable_module(module: types.ModuleType) -> bool:
     return type(name) is str and sys.modules.get(name) is module
 
 
+def is_made_module(module: Any) -> bool:
+    """True for one that a cell has put among the imported modules: no import brings it back elsewhere."""
+    package = sys.modules.get(module.__name__.partition(".")[0])
+    if type(package) is not types.ModuleType or package.__name__ == SESSION_MODULE:
+        return False
+    return vars(package).get("__spec__") is None and vars(package).get("__file__") is None
+
+
 def module_dicts() -> dict[int, str]:
     """id of the namespace dict of every imported module, except the session's, with the module's name."""
     found = {}
     for name, module in list(sys.modules.items()):
         if name != SESSION_MODULE and isinstance(module, types.ModuleType):
             found[id(module.__dict__)] = name
+    return found
+
+
+def library_tables() -> dict[int, str]:
+    """id of each table in which torch keeps what a person registers for the whole process, as "attr:M:A"."""
+    found = {}
+    for name in TABLE_MODULES:
+        module = sys.modules.get(name)
+        for attribute, value in [] if module is None else list(vars(module).items()):
+            if attribute.startswith("_global_") and type(value) is collections.OrderedDict:
+                found[id(value)] = f"attr:{name}:{attribute}"
     return found
 
 

@@ -77,6 +77,7 @@ class Edges:
     ) -> None:
         self.cut = set(cut)
         self.cut.update(by_name.module_dicts())
+        self.cut.update(by_name.library_tables())
         self.on_bytes = on_bytes
         self._on_tensor = on_tensor
         self._on_storage = on_storage

@@ -9,6 +9,7 @@ from typing import Any, Final, NamedTuple
 
 from looseleaf import devices
 from looseleaf.checkpoint import shell_state
+from looseleaf.checkpoint.by_name import TABLE_MODULES
 from looseleaf.devices.backend import DeviceState
 
 _Values = dict[str, Any]
@@ -97,6 +98,31 @@ def _apply_torch(values: Mapping[str, Any]) -> None:
     # A new hook must not get the number, and so the place, of one that came with a module or tensor.
     handle = torch.utils.hooks.RemovableHandle
     handle.next_id = max(handle.next_id, values["next_hook_id"])
+
+
+def _hook_tables() -> dict[tuple[str, str], Any]:
+    """(module, attribute) of what torch calls for every module or optimizer; one of them is a flag, not a table."""
+    found = {}
+    for name in TABLE_MODULES:
+        for attribute, value in vars(sys.modules[name]).items():
+            if attribute.startswith("_global_"):
+                found[name, attribute] = value
+    return found
+
+
+def _read_hooks(_: Mapping[Any, Any]) -> dict[Any, Any]:
+    used = {place: table for place, table in _hook_tables().items() if table or table is False}
+    return {place: dict(table) if isinstance(table, dict) else table for place, table in used.items()}
+
+
+def _apply_hooks(values: Mapping[Any, Any]) -> None:
+    for (name, attribute), table in _hook_tables().items():
+        wanted = values.get((name, attribute))
+        if isinstance(table, dict):
+            table.clear()
+            table.update(wanted or {})
+        else:
+            setattr(sys.modules[name], attribute, wanted)
 
 
 def _read_devices(last: Mapping[str, Any]) -> _Values:
@@ -210,6 +236,9 @@ SECTIONS: Final[dict[str, Section]] = {
     "devices": Section(None, devices.active, _read_devices, _apply_devices),
     "numpy": Section("numpy", lambda: _imported("numpy", "random"), _read_numpy, _apply_numpy),
     "torch": Section("torch", lambda: _imported("torch", "default_generator"), _read_torch, _apply_torch),
+    "torch_hooks": Section(
+        "torch", lambda: all(name in sys.modules for name in TABLE_MODULES), _read_hooks, _apply_hooks
+    ),
     "matplotlib": Section(
         "matplotlib", lambda: _imported("matplotlib", "rcParamsDefault"), _read_matplotlib, _apply_matplotlib
     ),

@@ -220,7 +220,7 @@ class Loader:
     def _lookup(self, name: Any) -> Any:
         if type(name) is str:
             place = parse_name(name)
-            return _module_dict(name) if place is None else self._member(*place)
+            return _place_in_module(name) if place is None else self._member(*place)
         if type(name) is not int:
             raise Corrupt("UNIT_DAMAGED", f"a saved object names another by a {type(name).__name__}")
         if name == 0:
@@ -275,8 +275,9 @@ class Loader:
         return LoadedMemory.of_mapping(mapped, entry.size_bytes, entry.device, payload_id)
 
 
-def _module_dict(name: str) -> Any:
-    kind, _, module = name.partition(":")
-    if kind != "dict":
+def _place_in_module(name: str) -> Any:
+    kind, _, place = name.partition(":")
+    module, _, attribute = place.partition(":")
+    if kind not in ("dict", "attr") or (kind == "attr") != bool(attribute):
         raise Corrupt("UNIT_DAMAGED", f"a saved object names {name!r}")
-    return module_attribute(module, "__dict__")
+    return module_attribute(module, attribute or "__dict__")

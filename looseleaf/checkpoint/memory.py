@@ -11,6 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from looseleaf import devices
@@ -242,9 +243,35 @@ def array_bounds(array: Any) -> tuple[int, int]:
 
 def outermost(array: Any, ndarray: type) -> Any:
     """The array at the end of the chain of bases."""
-    while isinstance(array.base, ndarray):
-        array = array.base
+    while isinstance(base := _base_of(array), ndarray):
+        array = base
     return array
+
+
+def _base_of(array: Any) -> Any:
+    base = array.base
+    is_between = type(base).__name__ == "DummyArray" and type(base).__module__.startswith("numpy.lib")
+    # Of a view that `as_strided` made.
+    return base.base if is_between else base
+
+
+def shared_file_at(address: int) -> str | None:
+    """The file that is mapped at the address so that writing there changes it; None if there is none.
+
+    Memory without a file's name, or which torch itself shares between processes, counts as memory.
+    """
+    with Path("/proc/self/maps").open() as maps:
+        for line in maps:
+            bounds, flags, _, _, _, *path = line.rstrip("\n").split(maxsplit=5)
+            if flags == "rw-s" and path and not path[0].startswith(_SHARED_MEMORY):
+                start, _, end = bounds.partition("-")
+                if int(start, 16) <= address < int(end, 16):
+                    return path[0]
+    return None
+
+
+# Of torch, which shares tensors between processes by it, and of files without names, such as ours.
+_SHARED_MEMORY: Final = ("/dev/shm/torch_", "/memfd:")
 
 
 def address_of_bytes(value: bytes | bytearray) -> int:

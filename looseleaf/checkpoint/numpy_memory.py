@@ -176,6 +176,8 @@ def _reduce_memmap(value: Any) -> Any:
         while isinstance(root.base, np.memmap):
             root = root.base
         return memmap_view, (root, value.dtype, _address(value) - _address(root), value.shape, value.strides)
+    if not Path(filename).exists():
+        raise PreconditionFailed("MAPPED_FILE", f"the file that it maps, {filename}, is gone: copy it")
     order = "C" if value.flags.c_contiguous else "F"
     return memory_mapped_file, (str(filename), value.dtype, mode, value.offset, value.shape, order)
 

@@ -24,6 +24,8 @@ from looseleaf.checkpoint.by_name import (
     is_importable,
     is_importable_module,
     is_library_module,
+    is_made_module,
+    library_tables,
     module_dicts,
     module_instances,
 )
@@ -56,6 +58,7 @@ class PickleScope:
         self.memory = memory
         self.path_of = path_of
         self.persistent_ids: dict[int, int | str] = {key: f"dict:{name}" for key, name in module_dicts().items()}
+        self.persistent_ids.update(library_tables())
         # Last: the session's module may be registered under a second name.
         self.persistent_ids[id(namespace)] = NAMESPACE_ID
         self.payload_of_head: dict[int, int] = {}
@@ -233,6 +236,8 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
             return reduced if reduced is not None else self._refuse(value, "MEMORY_VIEW", "a view of a part of memory")
         if kind is types.ModuleType or issubclass(kind, types.ModuleType):
             self.modules.add(value.__name__)
+            if sys.modules.get(value.__name__) is value and is_made_module(value):
+                raise PreconditionFailed("MADE_MODULE", "a module that a cell made and registered: write it to a file")
             if not is_importable_module(value) and _has_own_functions(value):
                 text = "a module that a cell made, with functions over its own names: write it to a file instead"
                 raise PreconditionFailed("MADE_MODULE", text)

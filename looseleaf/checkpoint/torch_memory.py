@@ -13,6 +13,7 @@ import torch
 
 from looseleaf.checkpoint.by_name import is_session_class
 from looseleaf.checkpoint.loaded_memory import check_elements, loaded_memory
+from looseleaf.checkpoint.memory import CPU, shared_file_at
 from looseleaf.errors import PreconditionFailed
 
 if TYPE_CHECKING:
@@ -143,6 +144,11 @@ def _place(storage: Any, memory: MemoryMap) -> tuple[Any, int]:
         if storage.nbytes() == 0:
             return None, 0
         block = memory.add_late(storage, is_storage=True)
+    if block.known_id is None and block.device == CPU and not storage.resizable():
+        # Such as one of `torch.from_numpy`.
+        path = shared_file_at(storage.data_ptr())
+        if path is not None:
+            raise PreconditionFailed("MAPPED_FILE", f"its elements lie in the mapped file {path}: clone it")
     return (block.owner if block.kind == "bytearray" else block), storage.data_ptr() - block.address
 
 

@@ -31,6 +31,9 @@ REFUSED = [
         "NOT_SERIALIZABLE",
         "bad['s']",
     ),
+    ("memmap of a deleted file", "import numpy as np, os\nnp.zeros(8).tofile('/tmp/ll_gone.bin')\nbad = np.memmap('/tmp/ll_gone.bin', mode='r+'); os.remove('/tmp/ll_gone.bin')", "MAPPED_FILE", "bad"),
+    ("tensor over a mapped file", "import numpy as np, torch\nnp.zeros(8).tofile('/tmp/ll_over.bin')\nbad = [torch.from_numpy(np.memmap('/tmp/ll_over.bin', float, 'r+'))]", "MAPPED_FILE", "bad[0]"),
+    ("module registered by a cell", "import sys, types\nbad = sys.modules['ll_made_here'] = types.ModuleType('ll_made_here'); bad.v = 1", "MADE_MODULE", "bad"),
     ("private memmap", "import numpy as np\nnp.zeros(8).tofile('/tmp/ll_mm.bin')\nbad = np.memmap('/tmp/ll_mm.bin', mode='c')", "MAPPED_FILE", "bad"),
 ]  # fmt: skip
 
