@@ -15,13 +15,15 @@ from looseleaf.checkpoint import unit_format
 from looseleaf.checkpoint.bundles import Bundle, parse_name
 from looseleaf.checkpoint.components import components
 from looseleaf.checkpoint.loaded_memory import LoadedMemory
-from looseleaf.checkpoint.manifest import Manifest, PayloadEntry, UnitEntry
+from looseleaf.checkpoint.manifest import ALGORITHM_XXH3, Manifest, PayloadEntry, UnitEntry
+from looseleaf.checkpoint.memory import CPU
 from looseleaf.checkpoint.persons_code import BreakOff, import_error, restore_error
 from looseleaf.checkpoint.rebuild import module_attribute
 from looseleaf.checkpoint.state_io import StateIO
-from looseleaf.dirty_tracker import hash128
+from looseleaf.dirty_tracker import MappedRegions, hash128, note_restored
 from looseleaf.errors import Corrupt, LooseLeafError, NotFound, PreconditionFailed
 from looseleaf.ids import PayloadId, UnitId
+from looseleaf.units import REGION_BYTES
 
 
 class _UnitReader(pickle.Unpickler):
@@ -272,6 +274,10 @@ class Loader:
             return bytes(mapped)
         if entry.kind == "bytearray":
             return bytearray(mapped)
+        on_host = (entry.device, entry.algorithm, entry.region_bytes) == (CPU, ALGORITHM_XXH3, REGION_BYTES)
+        if isinstance(mapped, MappedRegions) and on_host:
+            # The next save reads only what is written from now on.
+            note_restored(mapped, b"".join(ref.region_id for ref in entry.regions))
         return LoadedMemory.of_mapping(mapped, entry.size_bytes, entry.device, payload_id)
 
 

@@ -22,9 +22,9 @@ from looseleaf.checkpoint.manifest import (
     encode_manifest,
     region_refs_of,
 )
-from looseleaf.checkpoint.memory import Block
+from looseleaf.checkpoint.memory import CPU, Block
 from looseleaf.checkpoint.state_io import StateIO
-from looseleaf.dirty_tracker import HASH_THREADS_MAX, dirty_regions, hash128, region_hashes
+from looseleaf.dirty_tracker import HASH_THREADS_MAX, dirty_regions, hash128, region_hashes, restored_at
 from looseleaf.errors import Corrupt, Timeout, Unavailable
 from looseleaf.ids import PayloadId, UnitId, Version
 from looseleaf.units import INLINE_UNIT_BYTES_MAX, MIB, REGION_BYTES
@@ -160,7 +160,7 @@ class VersionBuilder:
 
     def _hash(self, payload_id: PayloadId, block: Block) -> _Hashed:
         data = block.read()
-        ids = _hash_interruptibly(data)
+        ids = _ids_of_block(block, data)
         dirty = dirty_regions(ids, self._comparable_ids(payload_id, block))
         copies: dict[int, bytes] = {}
         if self._copy_dirty:
@@ -221,6 +221,29 @@ def _region(data: memoryview, index: int) -> memoryview:
 
 def _ids_of(regions: tuple[RegionRef, ...]) -> bytes:
     return b"".join(ref.region_id for ref in regions)
+
+
+def _ids_of_block(block: Block, data: memoryview) -> bytes:
+    """Ids of the regions. Of restored memory only what was written since is hashed: the rest shows its slots still."""
+    restored = restored_at(block.address, block.size_bytes) if (block.device, block.kind) == (CPU, "memory") else None
+    written = None if restored is None else restored.written()
+    if restored is None or written is None:
+        return _hash_interruptibly(data)
+    ids = bytearray(restored.table)
+    for first, stop in _runs(written):
+        ids[first * HASH_BYTES : stop * HASH_BYTES] = _hash_interruptibly(
+            data[first * REGION_BYTES : stop * REGION_BYTES]
+        )
+    return bytes(ids)
+
+
+def _runs(indices: list[int]) -> Iterator[tuple[int, int]]:
+    """Ascending indices as pairs of a first one and the one behind the last of a run."""
+    for position, index in enumerate(indices):
+        if position == 0 or indices[position - 1] + 1 != index:
+            first = index
+        if position + 1 == len(indices) or indices[position + 1] != index + 1:
+            yield first, index + 1
 
 
 def _hash_interruptibly(data: memoryview) -> bytes:

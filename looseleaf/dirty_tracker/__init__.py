@@ -31,7 +31,9 @@ from looseleaf.dirty_tracker.written import (
     RestoredRegions,
     drop_pagemap,
     keep_pagemap,
+    note_restored,
     region_tables,
+    restored_at,
     written_regions,
 )
 
@@ -52,9 +54,11 @@ __all__ = [
     "drop_pagemap",
     "hash128",
     "keep_pagemap",
+    "note_restored",
     "region_fingerprints",
     "region_hashes",
     "region_tables",
+    "restored_at",
     "written_regions",
 ]
 

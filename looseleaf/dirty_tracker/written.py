@@ -25,6 +25,8 @@ PagemapMethod = Literal["scan", "read"]
 PAGEMAP_PATH: Final = "/proc/self/pagemap"
 # Taken before this process gave up its uid, after which the kernel opens no other.
 _kept: _core.Pagemap | None = None
+# The living ones by their mapping's address.
+_restored: dict[int, RestoredRegions] = {}
 
 
 @functools.cache
@@ -79,12 +81,35 @@ class RestoredRegions:
             raise InvalidArgument("HASH_TABLE_MALFORMED", "a mapping's table has one entry for each of its regions")
         self.table = table
         self.region_bytes = region_bytes
-        self._mapped = weakref.ref(mapped)
+        self._address = mapped.address
+        self._mapped = weakref.ref(mapped, lambda _: self._forget())
 
     def mapped(self) -> MappedRegions | None:
         """The mapping; None if it was closed or dropped."""
         mapped = self._mapped()
         return None if mapped is None or mapped.closed else mapped
+
+    def written(self) -> list[int] | None:
+        """Indices of the regions that may differ from `table`, ascending; None if the mapping is gone."""
+        mapped = self.mapped()
+        return None if mapped is None else written_regions(mapped, region_bytes=self.region_bytes)
+
+    def _forget(self) -> None:
+        if _restored.get(self._address) is self:
+            del _restored[self._address]
+
+
+def note_restored(mapped: MappedRegions, table: bytes) -> None:
+    """Lets `restored_at` find the mapping for as long as it lives. Raises as RestoredRegions does."""
+    if mapped.size_bytes:
+        _restored[mapped.address] = RestoredRegions(mapped, table)
+
+
+def restored_at(address: int, size_bytes: int) -> RestoredRegions | None:
+    """The living mapping of exactly this memory that was noted; None if there is none."""
+    found = _restored.get(address)
+    mapped = None if found is None else found.mapped()
+    return found if mapped is not None and mapped.size_bytes == size_bytes else None
 
 
 def written_regions(mapped: MappedRegions, *, region_bytes: int = REGION_BYTES) -> list[int]:
