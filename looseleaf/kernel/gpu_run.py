@@ -22,7 +22,6 @@ from looseleaf.kernel.session import KernelSession, on_thread
 from looseleaf.protocol.frames import Message
 from looseleaf.protocol.threaded import ThreadedLink
 from looseleaf.recipe.recipe import Recipe
-from looseleaf.worker.unsaved import stale_note
 
 log = logging.getLogger("looseleaf.kernel")
 
@@ -208,14 +207,14 @@ class GpuRun:
             if (manifest := self._session.manifest) is not None:
                 self._session.holders.ran(saved, manifest, self._session.epoch, time.time())
                 self._session.holders.follow(manifest)
-            self._tell_stale()
+            self._tell_notes()
         except LooseLeafError as error:
             text = f"the cell ended and was saved, but its results could not be fetched yet: {error_text(error)}"
             reply = self._show(error.reason, text)
         return self._outcome(reply, ran=True, result=result)
 
-    def _tell_stale(self) -> None:
-        if note := stale_note(self._session.take_stale()):
+    def _tell_notes(self) -> None:
+        if note := self._session.take_notes():
             publish_output(self._frame.publisher, {"type": "stream", "name": "stderr", "text": note})
 
     async def _lost(self, result: GpuCellResult) -> GpuRunOutcome:

@@ -42,7 +42,6 @@ from looseleaf.kernel.views import Views, view_if, without_views
 from looseleaf.recipe.recipe import Recipe
 from looseleaf.worker.device_magics import register_device_magics
 from looseleaf.worker.thread_counts import thread_count_here
-from looseleaf.worker.unsaved import stale_note
 
 log = logging.getLogger("looseleaf.kernel")
 
@@ -172,7 +171,7 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         recipe = self._route(rest)
         if recipe.label == "gpu" and rest != request:
             recipe = self._route(request)
-        if note := self.looseleaf.take_moved() + stale_note(self.looseleaf.take_stale()):
+        if note := self.looseleaf.take_notes():
             publish_output(self, {"type": "stream", "name": "stderr", "text": note})
         if recipe.label == "gpu":
             return await self._run_on_worker(request, recipe, user_expressions, allow_stdin, began_s)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from typing import Any, Final
 
 from looseleaf import devices
 from looseleaf.checkpoint.history import checked_out_version
@@ -32,8 +32,12 @@ from looseleaf.protocol.frames import Message
 from looseleaf.protocol.state_io import LinkStateIO
 from looseleaf.protocol.threaded import ThreadedLink
 from looseleaf.recipe.name_facts import NameFacts
+from looseleaf.worker.unsaved import stale_note
 
 log = logging.getLogger("looseleaf.kernel")
+
+# What of versions could not be followed is told each once, so many in a session.
+PROBLEMS_TOLD_MAX: Final = 100
 
 
 async def on_thread(function: Callable[..., Any], *args: Any) -> Any:
@@ -84,6 +88,9 @@ class KernelSession:
         self._io: LinkStateIO | None = None
         self._saved_facts: SavedFacts | None = None
         self._moved = ""
+        # Parts of versions that could not be followed: all that were told of, and those that are to be told of.
+        self._told: set[str] = set()
+        self._not_followed: list[str] = []
         self.holders = Holders(self.send)
         tell_whereabouts(lambda entry: self.holders.where(entry, self.epoch))
 
@@ -262,10 +269,17 @@ class KernelSession:
     def _checked_out(self) -> int:
         return checked_out_version(self.manifest) if self.manifest is not None else 0
 
-    def take_moved(self) -> str:
-        """What is to be told to the person of a checkout by others, once."""
+    def take_notes(self) -> str:
+        """What is to be told to the person, once: of a checkout by others, of values that no longer fit the version
+        followed, and of what of it this process could not follow."""
         moved, self._moved = self._moved, ""
-        return moved
+        fresh, self._not_followed = self._not_followed, []
+        lines = [
+            f"LooseLeaf: a cell that ran elsewhere set what could not be followed here: {problem}. Cells on the CPU do "
+            "without it\n"
+            for problem in fresh
+        ]  # fmt: skip
+        return moved + "".join(lines) + stale_note(self.tracker.take_stale() if self.tracker is not None else [])
 
     def take_version(self, version: int) -> None:
         """Takes over what a worker committed: names that it changed become stubs here (design §3, two copies).
@@ -294,11 +308,11 @@ class KernelSession:
         if manifest is None:
             return
         with self.rebinding():
-            self.tracker.advance(manifest)
-
-    def take_stale(self) -> list[tuple[str, str]]:
-        """See StateTracker.take_stale."""
-        return self.tracker.take_stale() if self.tracker is not None else []
+            report = self.tracker.advance(manifest)
+        for problem in report.problems:
+            if problem not in self._told and len(self._told) < PROBLEMS_TOLD_MAX:
+                self._told.add(problem)
+                self._not_followed.append(problem)
 
     # -- requests to the daemon ------------------------------------------------------------------------
 
