@@ -126,7 +126,7 @@ def _link(source: Any, target: Any, key: int) -> None:
 
 
 # `make test` tries the first number of graphs, `make soak` the second.
-HOW_MANY = [300, pytest.param(5000, marks=[pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1800)])]
+HOW_MANY = [300, pytest.param(5000, marks=[pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(4 * 3600)])]
 
 
 def hold(property_: Callable[..., None], *strategies: Any, examples: int) -> None:
