@@ -38,7 +38,7 @@ $(SETUP_STAMP): pyproject.toml setup.py constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install -q -c constraints.txt setuptools wheel pybind11 grpcio-tools
-	$(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[dev,examples]"
+	LOOSELEAF_NATIVE=0 $(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[dev,examples]"
 	@touch $@
 
 $(BUILT_STAMP): $(SETUP_STAMP) $(NATIVE_SOURCES) $(PROTOS)

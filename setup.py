@@ -3,6 +3,7 @@
 Switches (environment):
     LOOSELEAF_CUDA=auto|0|1     build `looseleaf.dirty_tracker._cuda` when nvcc is found (default), never, or always
     LOOSELEAF_CUDA_ARCHS=LIST   compute capabilities, default "75;80;86;89;90"; PTX is added for the last
+    LOOSELEAF_NATIVE=0          install without compiling: the native parts are built in place afterwards, as `make` does
     CUDA_HOME=DIR               where the CUDA toolkit is, if nvcc is not on PATH
 """
 
@@ -220,6 +221,6 @@ setup(
     # An installed wheel shows its kernel in Jupyter without another step.
     data_files=[(KERNELSPEC, [f"{KERNELSPEC}/kernel.json"])],
     package_data={"": ["py.typed", "*.pyi", "*.json", "*.svg", "*.png", "*.toml"]},
-    ext_modules=extensions(),
+    ext_modules=[] if os.environ.get("LOOSELEAF_NATIVE") == "0" else extensions(),
     cmdclass={"build": BuildAll, "build_proto": BuildProto, "build_ext": BuildNative},
 )
