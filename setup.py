@@ -3,7 +3,7 @@
 Switches (environment):
     LOOSELEAF_CUDA=auto|0|1     build `looseleaf.dirty_tracker._cuda` when nvcc is found (default), never, or always
     LOOSELEAF_CUDA_ARCHS=LIST   compute capabilities, default "75;80;86;89;90"; PTX is added for the last
-    LOOSELEAF_NATIVE=0          install without compiling: the native parts are built in place afterwards, as `make` does
+    LOOSELEAF_NATIVE=0          install without compiling: `make` builds the native parts in place afterwards
     CUDA_HOME=DIR               where the CUDA toolkit is, if nvcc is not on PATH
 """
 
