@@ -8,9 +8,12 @@ import site
 import sys
 import sysconfig
 import types
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
+
+from looseleaf.checkpoint.looked import Looked
 
 _HEAP_TYPE_FLAG: Final = 1 << 9
 # The namespace of the user's cells; what is defined there is state.
@@ -72,13 +75,20 @@ def is_made_module(module: Any) -> bool:
     return vars(package).get("__spec__") is None and vars(package).get("__file__") is None
 
 
-def module_dicts() -> dict[int, str]:
-    """id of the namespace dict of every imported module, except the session's, with the module's name."""
-    found = {}
-    for name, module in list(sys.modules.items()):
-        if name != SESSION_MODULE and isinstance(module, types.ModuleType):
-            found[id(module.__dict__)] = name
-    return found
+def module_dicts() -> Mapping[int, str]:
+    """id of the namespace dict of every imported module, except the session's, as "dict:M"."""
+
+    def look() -> dict[int, str]:
+        return {
+            id(module.__dict__): f"dict:{name}"
+            for name, module in list(sys.modules.items())
+            if name != SESSION_MODULE and isinstance(module, types.ModuleType)
+        }
+
+    return _MODULE_DICTS.of(sys.modules, look)
+
+
+_MODULE_DICTS: Final[Looked[dict[int, str]]] = Looked()
 
 
 def library_tables() -> dict[int, str]:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from looseleaf.checkpoint import rebuild
 from looseleaf.checkpoint.by_name import SESSION_MODULE, is_importable, is_library_module
+from looseleaf.checkpoint.looked import Looked
 from looseleaf.checkpoint.module_code import BASELINE, PLAIN
 from looseleaf.devices.hook import PostImportHook
 
@@ -42,20 +43,39 @@ def find_patches(namespace: Mapping[str, Any], last: Patches) -> Patches:
     here = {name: module for name, module in modules.items() if sys.modules.get(name) is module}
     here.pop(SESSION_MODULE, None)
     found: Patches = {place: value for place, value in last.items() if place[0] not in modules}
+    if _LOOKED_FOR[0] is not namespace:
+        _LOOKED_FOR[0] = namespace
+        _LOOKED.clear()
+        _LOOKED_CLASSES.clear()
+    looked = {name: _LOOKED.get(name) or Looked() for name in here}
     for name, module in here.items():
-        is_persons = not is_library_module(name)
-        for attribute, value in list(vars(module).items()):
-            is_setting = is_persons and type(value) in PLAIN and not attribute.startswith("__")
-            if is_setting or _is_of_session(value, namespace):
-                found[name, attribute] = value
-        if not is_persons:
-            for attribute, is_new in BASELINE.set_by_others(name, module):
-                value = vars(module).get(attribute)
-                if type(value) in (_ADDED if is_new else _SET) and not _is_of_shell(value):
-                    found[name, attribute] = value
+        found.update(looked[name].of(vars(module), lambda: dict(_in_module(name, module, namespace))))  # noqa: B023
     for (name, attribute), value in _in_classes(_classes(values, here), namespace):
         found[name, attribute] = value
+    _LOOKED.clear()
+    _LOOKED.update(looked)
     return dict(sorted(found.items()))
+
+
+# What was found in the modules and classes that the last save looked at, for this namespace.
+_LOOKED_FOR: Final[list[Mapping[str, Any] | None]] = [None]
+_LOOKED: Final[dict[str, Looked[Patches]]] = {}
+_LOOKED_CLASSES: Final[dict[int, tuple[type, Looked[list[tuple[str, Any]]]]]] = {}
+
+
+def _in_module(
+    name: str, module: types.ModuleType, namespace: Mapping[str, Any]
+) -> Iterator[tuple[tuple[str, str], Any]]:
+    is_persons = not is_library_module(name)
+    for attribute, value in list(vars(module).items()):
+        is_setting = is_persons and type(value) in PLAIN and not attribute.startswith("__")
+        if is_setting or _is_of_session(value, namespace):
+            yield (name, attribute), value
+    if not is_persons:
+        for attribute, is_new in BASELINE.set_by_others(name, module):
+            value = vars(module).get(attribute)
+            if type(value) in (_ADDED if is_new else _SET) and not _is_of_shell(value):
+                yield (name, attribute), value
 
 
 def _is_of_session(value: Any, namespace: Mapping[str, Any]) -> bool:
@@ -90,18 +110,27 @@ _HEAP_TYPE: Final = 1 << 9
 
 def _in_classes(classes: set[type], namespace: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]:
     left = CLASS_ATTRIBUTES_MAX
+    looked: dict[int, tuple[type, Looked[list[tuple[str, Any]]]]] = {}
     for cls in classes:
         left -= len(vars(cls))
         if left < 0:
-            return
-        found = [
-            (name, value) for name, value in list(vars(cls).items())
-            if (type(value) is types.FunctionType and value.__globals__ is namespace)
-            or (type(value) not in _NEVER_OF_SESSION and _is_member_of_session(value, namespace))
-        ]  # fmt: skip
+            break
+        # Kept with its class: an id alone may be used again.
+        _, one = looked[id(cls)] = _LOOKED_CLASSES.get(id(cls)) or (cls, Looked())
+        found = one.of(vars(cls), lambda: _of_session_in(cls, namespace))  # noqa: B023
         if found and cls.__module__ != SESSION_MODULE and is_importable(cls):
             for name, value in found:
                 yield (cls.__module__, f"{cls.__qualname__}.{name}"), value
+    _LOOKED_CLASSES.clear()
+    _LOOKED_CLASSES.update(looked)
+
+
+def _of_session_in(cls: type, namespace: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [
+        (name, value) for name, value in list(vars(cls).items())
+        if (type(value) is types.FunctionType and value.__globals__ is namespace)
+        or (type(value) not in _NEVER_OF_SESSION and _is_member_of_session(value, namespace))
+    ]  # fmt: skip
 
 
 # Most attributes are of these types.

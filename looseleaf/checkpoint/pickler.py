@@ -57,7 +57,7 @@ class PickleScope:
     def __init__(self, namespace: dict[str, Any], memory: MemoryMap, path_of: Callable[[Any], str]) -> None:
         self.memory = memory
         self.path_of = path_of
-        self.persistent_ids: dict[int, int | str] = {key: f"dict:{name}" for key, name in module_dicts().items()}
+        self.persistent_ids: dict[int, int | str] = dict(module_dicts())
         self.persistent_ids.update(library_tables())
         # Last: the session's module may be registered under a second name.
         self.persistent_ids[id(namespace)] = NAMESPACE_ID

@@ -20,7 +20,7 @@ from same_graph import assert_same_graph
 from looseleaf.checkpoint.process_state import ProcessState
 from looseleaf.checkpoint.tracker import StateTracker
 
-__all__ = ["HOW_MANY", "Names", "assert_same_graph", "containers", "graphs", "hold", "make_tracker", "mutate"]
+__all__ = ["FEWER", "HOW_MANY", "Names", "assert_same_graph", "containers", "graphs", "hold", "make_tracker", "mutate"]
 
 KINDS = [
     "list", "dict", "tuple", "object", "array", "view", "tensor", "tensor_view", "set", "bytes", "deque", "slots",
@@ -125,8 +125,10 @@ def _link(source: Any, target: Any, key: int) -> None:
         setattr(source, f"a{key}", target)
 
 
-# `make test` tries the first number of graphs, `make soak` the second.
-HOW_MANY = [300, pytest.param(5000, marks=[pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(4 * 3600)])]
+# `make test` tries the first number of graphs, `make soak` the last; of the longer properties `make test` tries fewer.
+SOAK = pytest.param(5000, marks=[pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(4 * 3600)])
+HOW_MANY = [300, SOAK]
+FEWER = [60, SOAK]
 
 
 def hold(property_: Callable[..., None], *strategies: Any, examples: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoint_graphs import HOW_MANY, Names, assert_same_graph, containers, graphs, hold, make_tracker, mutate
+from checkpoint_graphs import FEWER, Names, assert_same_graph, containers, graphs, hold, make_tracker, mutate
 from checkpoint_nursery import MemoryIO
 from hypothesis import strategies as st
 
@@ -55,19 +55,19 @@ KINDS = list(of_every_kind())
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("examples", HOW_MANY)
+@pytest.mark.parametrize("examples", FEWER)
 def test_save_for_some_then_of_all_is_a_save_of_all(examples: int) -> None:
     hold(_then_all, graphs(), st.data(), examples=examples)
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("examples", HOW_MANY)
+@pytest.mark.parametrize("examples", FEWER)
 def test_needed_variables_are_complete_for_another_holder_and_no_other_is_wrong(examples: int) -> None:
     hold(_needed_is_complete, graphs(), st.data(), examples=examples)
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("examples", HOW_MANY)
+@pytest.mark.parametrize("examples", FEWER)
 def test_cells_on_workers_between_saves_for_some_lose_nothing(examples: int) -> None:
     hold(_cells_in_turn, graphs(), st.data(), examples=examples)
 

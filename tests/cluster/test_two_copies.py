@@ -10,7 +10,7 @@ import pytest
 
 from looseleaf.local.cluster import LocalCluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
 
 SETUP = """
 import functools, torch, numpy as np, pandas as pd, ipywidgets as widgets
