@@ -94,6 +94,7 @@ def test_work_grows_as_the_number_of_names_does():
 
 
 @pytest.mark.slow
+@pytest.mark.soak
 def test_hundred_thousand_names_are_saved_and_restored():
     io = MemoryIO()
     space = {f"n{number}": [number] for number in range(NAMES_MAX)}
