@@ -11,13 +11,14 @@ from typing import Any, Final
 
 import pandas as pd
 from pandas._libs.internals import BlockValuesRefs
+from pandas.core.arrays import ArrowExtensionArray
 from pandas.core.generic import NDFrame
 from pandas.core.internals.managers import BaseBlockManager
 
 from looseleaf.checkpoint.rebuild import set_attributes
 
 # Whose instances `reduce_object` may take apart.
-KINDS: Final = (BaseBlockManager, pd.Index, NDFrame, BlockValuesRefs)
+KINDS: Final = (BaseBlockManager, pd.Index, NDFrame, BlockValuesRefs, ArrowExtensionArray)
 
 
 def reduce_object(value: Any, kind: type) -> Any:
@@ -26,6 +27,8 @@ def reduce_object(value: Any, kind: type) -> Any:
         return BlockValuesRefs, ()
     if issubclass(kind, BaseBlockManager):
         return _reduce_manager(value)
+    if issubclass(kind, ArrowExtensionArray):
+        return _reduce_arrow_array(value, kind)
     if issubclass(kind, pd.Index):
         return _reduce_index(value)
     return _reduce_frame(value, kind) if issubclass(kind, NDFrame) else None
@@ -50,6 +53,19 @@ def set_manager(made: Any, state: tuple[Any, list[Any]]) -> None:
     for block, references in zip(made.blocks, sharing, strict=True):
         block.refs = references
         references.add_reference(block)
+
+
+def _reduce_arrow_array(value: Any, kind: type) -> Any:
+    """With Arrow's array as it is: pandas' own way copies it, and who shares its memory would not any more."""
+    if kind.__getstate__ is not ArrowExtensionArray.__getstate__:  # type: ignore[attr-defined]
+        return None
+    state = {name: one for name, one in vars(value).items() if name != "_cache"}
+    return object.__new__, (kind,), state, None, None, set_arrow_array
+
+
+def set_arrow_array(made: Any, state: dict[str, Any]) -> None:
+    """Its attributes; what pandas keeps beside them is computed again."""
+    vars(made).update(state, _cache={})
 
 
 def _reduce_index(value: Any) -> Any:
