@@ -57,7 +57,7 @@ def set_manager(made: Any, state: tuple[Any, list[Any]]) -> None:
 
 def _reduce_arrow_array(value: Any, kind: type) -> Any:
     """With Arrow's array as it is: pandas' own way copies it, and who shares its memory would not any more."""
-    if kind.__getstate__ is not ArrowExtensionArray.__getstate__:  # type: ignore[attr-defined]
+    if kind.__getstate__ is not ArrowExtensionArray.__getstate__:
         return None
     state = {name: one for name, one in vars(value).items() if name != "_cache"}
     return object.__new__, (kind,), state, None, None, set_arrow_array

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(240)]
 
 # Bound methods of the shell stand in these modules while a cell runs, in each process its own.
 MODULES = "import builtins, getpass, os, random, torch"

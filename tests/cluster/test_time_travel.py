@@ -11,7 +11,7 @@ import pytest
 
 from looseleaf.cli.main import main
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 def undo_of(text: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 
 from looseleaf.local.cluster import LocalCluster
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 GPU = {"looseleaf": {"device": "gpu"}}
 KEEP_S = 6.0
