@@ -1,5 +1,5 @@
 # Cells that await, and the magics that notebooks live by, on both sides.
-# gpu-cells: 49
+# gpu-cells: 48
 # %% setup
 import asyncio
 import os
