@@ -28,54 +28,66 @@ CLASS_ATTRIBUTES_MAX: Final = 200_000
 Patches = dict[tuple[str, str], Any]
 
 
-def find_patches(namespace: Mapping[str, Any], last: Patches) -> Patches:
-    """What session code set in modules that the session's variables name, and in classes of these modules.
+class PatchFinder:
+    """Finds them for one namespace, save by save: only modules and classes in which something was set since the last
+    save are looked at anew."""
 
-    In a library: functions, classes and objects of the session, and plain values and containers that its own code did
-    not set. In other modules, such as a `config.py` beside the notebook, all plain values: they are settings.
-    `last`: those of the newest version, which stand for modules that are not here.
-    """
-    # By type: isinstance asks an object for its class, and a dead proxy raises.
-    values = list(namespace.values())
-    modules: dict[str, types.ModuleType] = {
-        value.__name__: value for value in values if issubclass(type(value), types.ModuleType)
-    }
-    here = {name: module for name, module in modules.items() if sys.modules.get(name) is module}
-    here.pop(SESSION_MODULE, None)
-    found: Patches = {place: value for place, value in last.items() if place[0] not in modules}
-    if _LOOKED_FOR[0] is not namespace:
-        _LOOKED_FOR[0] = namespace
-        _LOOKED.clear()
-        _LOOKED_CLASSES.clear()
-    looked = {name: _LOOKED.get(name) or Looked() for name in here}
-    for name, module in here.items():
-        found.update(looked[name].of(vars(module), lambda: dict(_in_module(name, module, namespace))))  # noqa: B023
-    for (name, attribute), value in _in_classes(_classes(values, here), namespace):
-        found[name, attribute] = value
-    _LOOKED.clear()
-    _LOOKED.update(looked)
-    return dict(sorted(found.items()))
+    def __init__(self, namespace: Mapping[str, Any]) -> None:
+        self._namespace = namespace
+        # What was found in those that the last save looked at; a class is kept, as its id alone may be used again.
+        self._modules: dict[str, Looked[Patches]] = {}
+        self._classes: dict[int, tuple[type, Looked[list[tuple[str, Any]]]]] = {}
+
+    def find(self, last: Patches) -> Patches:
+        """What session code set in modules that the session's variables name, and in classes of these modules.
+
+        In a library: functions, classes and objects of the session, and plain values and containers that its own code
+        did not set. In other modules, such as a `config.py` beside the notebook, all plain values: they are settings.
+        `last`: those of the newest version, which stand for modules that are not here.
+        """
+        namespace = self._namespace
+        # By type: isinstance asks an object for its class, and a dead proxy raises.
+        values = list(namespace.values())
+        modules: dict[str, types.ModuleType] = {
+            value.__name__: value for value in values if issubclass(type(value), types.ModuleType)
+        }
+        here = {name: module for name, module in modules.items() if sys.modules.get(name) is module}
+        here.pop(SESSION_MODULE, None)
+        found: Patches = {place: value for place, value in last.items() if place[0] not in modules}
+        self._modules = {name: self._modules.get(name) or Looked() for name in here}
+        for name, module in here.items():
+            found.update(self._modules[name].of(vars(module), partial(_in_module, name, module, namespace)))
+        for (name, attribute), value in self._in_classes(_classes(values, here)):
+            found[name, attribute] = value
+        return dict(sorted(found.items()))
+
+    def _in_classes(self, classes: set[type]) -> Iterator[tuple[tuple[str, str], Any]]:
+        left = CLASS_ATTRIBUTES_MAX
+        known, self._classes = self._classes, {}
+        for cls in classes:
+            left -= len(vars(cls))
+            if left < 0:
+                return
+            _, looked = self._classes[id(cls)] = known.get(id(cls)) or (cls, Looked())
+            found = looked.of(vars(cls), partial(_of_session_in, cls, self._namespace))
+            if found and cls.__module__ != SESSION_MODULE and is_importable(cls):
+                for name, value in found:
+                    yield (cls.__module__, f"{cls.__qualname__}.{name}"), value
 
 
-# What was found in the modules and classes that the last save looked at, for this namespace.
-_LOOKED_FOR: Final[list[Mapping[str, Any] | None]] = [None]
-_LOOKED: Final[dict[str, Looked[Patches]]] = {}
-_LOOKED_CLASSES: Final[dict[int, tuple[type, Looked[list[tuple[str, Any]]]]]] = {}
-
-
-def _in_module(
-    name: str, module: types.ModuleType, namespace: Mapping[str, Any]
-) -> Iterator[tuple[tuple[str, str], Any]]:
+def _in_module(name: str, module: types.ModuleType, namespace: Mapping[str, Any]) -> Patches:
+    found: Patches = {}
     is_persons = not is_library_module(name)
     for attribute, value in list(vars(module).items()):
         is_setting = is_persons and type(value) in PLAIN and not attribute.startswith("__")
         if is_setting or _is_of_session(value, namespace):
-            yield (name, attribute), value
+            found[name, attribute] = value
     if not is_persons:
         for attribute, is_new in BASELINE.set_by_others(name, module):
             value = vars(module).get(attribute)
             if type(value) in (_ADDED if is_new else _SET) and not _is_of_shell(value):
-                yield (name, attribute), value
+                found[name, attribute] = value
+    return found
 
 
 def _is_of_session(value: Any, namespace: Mapping[str, Any]) -> bool:
@@ -106,23 +118,6 @@ def _classes(values: list[Any], modules: Mapping[str, types.ModuleType]) -> set[
 
 
 _HEAP_TYPE: Final = 1 << 9
-
-
-def _in_classes(classes: set[type], namespace: Mapping[str, Any]) -> Iterator[tuple[tuple[str, str], Any]]:
-    left = CLASS_ATTRIBUTES_MAX
-    looked: dict[int, tuple[type, Looked[list[tuple[str, Any]]]]] = {}
-    for cls in classes:
-        left -= len(vars(cls))
-        if left < 0:
-            break
-        # Kept with its class: an id alone may be used again.
-        _, one = looked[id(cls)] = _LOOKED_CLASSES.get(id(cls)) or (cls, Looked())
-        found = one.of(vars(cls), lambda: _of_session_in(cls, namespace))  # noqa: B023
-        if found and cls.__module__ != SESSION_MODULE and is_importable(cls):
-            for name, value in found:
-                yield (cls.__module__, f"{cls.__qualname__}.{name}"), value
-    _LOOKED_CLASSES.clear()
-    _LOOKED_CLASSES.update(looked)
 
 
 def _of_session_in(cls: type, namespace: Mapping[str, Any]) -> list[tuple[str, Any]]:

@@ -14,7 +14,6 @@ from looseleaf.checkpoint.labels import HELD_BYTES_MAX
 from looseleaf.checkpoint.lazy import not_committed
 from looseleaf.checkpoint.manifest import NAMES_MAX, Manifest, Unsaved
 from looseleaf.checkpoint.memory import Block
-from looseleaf.checkpoint.patches import find_patches
 from looseleaf.checkpoint.previews import is_encodable
 from looseleaf.checkpoint.process_state import Record
 from looseleaf.checkpoint.reports import SaveReport
@@ -132,7 +131,7 @@ class Saving:
     def _capture(self, live: list[tuple[str, Any]]) -> tuple[Captured, list[Unsaved]]:
         tracker = self._tracker
         patches = tracker.record.get("patches", {})
-        record, problems = tracker.process.read(tracker.record, lambda: find_patches(tracker.namespace, patches))
+        record, problems = tracker.process.read(tracker.record, lambda: tracker.patches.find(patches))
         captured, unit_id = self._capture_with(live, record)
         if unit_id in captured.failed_units:
             failure = captured.failed_units[unit_id]

@@ -16,6 +16,7 @@ from looseleaf.checkpoint.lazy import NOT_COMMITTED, Budget
 from looseleaf.checkpoint.loader import Loader
 from looseleaf.checkpoint.manifest import Manifest, UnitHeader, Unsaved, decode_manifest
 from looseleaf.checkpoint.memory import raw_access
+from looseleaf.checkpoint.patches import PatchFinder
 from looseleaf.checkpoint.persons_code import out_of_memory
 from looseleaf.checkpoint.process_state import ProcessState, Record
 from looseleaf.checkpoint.reports import AdvanceReport, RestoreReport, SaveReport
@@ -49,6 +50,7 @@ class StateTracker:
         self.manifest = Manifest(session_id, epoch=epoch)
         self.labels = Labels()
         self.process = ProcessState()
+        self.patches = PatchFinder(namespace)
         self.record: Record = {}
         # Hash of the process state unit that this process follows; None until one was set or saved.
         self.applied_process_state: bytes | None = None

@@ -189,18 +189,22 @@ result = lazy_names(tracker.manifest)
     assert result == ["other"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_worker_that_changes_a_shared_object_leaves_the_lazy_bytes_alive(kind: str) -> None:
+def _box_whose_other_part_a_worker_changed(kind: str) -> tuple[MemoryIO, dict[str, Any], StateTracker, str]:
+    """A store, a kernel's variables, the kernel, and the text of what is lazy: the first part of `box`."""
     shared: list[int] = []
     io, value = MemoryIO(), of_every_kind()[kind]
-    text = str(value)
     namespace: dict[str, Any] = {"box": [value, shared], "shared": shared}
     kernel = make_kernel(namespace, io)
     kernel.save("x", needed=["shared"])
     live, worker = make_worker(io, "shared")
     live["shared"].append(5)
     worker.save("w")
-    del value, shared
+    return io, namespace, kernel, str(value)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_worker_that_changes_a_shared_object_leaves_the_lazy_bytes_alive(kind: str) -> None:
+    io, namespace, kernel, text = _box_whose_other_part_a_worker_changed(kind)
     assert "box" in follow(kernel, io).dropped and is_stub(namespace["box"])
     # Once more without it, then with it.
     kernel.save("y", needed=["shared"])
@@ -212,16 +216,7 @@ def test_worker_that_changes_a_shared_object_leaves_the_lazy_bytes_alive(kind: s
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_stub_whose_bytes_only_this_kernel_has_is_loaded_here(kind: str) -> None:
-    shared: list[int] = []
-    io, value = MemoryIO(), of_every_kind()[kind]
-    text = str(value)
-    namespace: dict[str, Any] = {"box": [value, shared], "shared": shared}
-    kernel = make_kernel(namespace, io)
-    kernel.save("x", needed=["shared"])
-    live, worker = make_worker(io, "shared")
-    live["shared"].append(5)
-    worker.save("w")
-    del value, shared
+    io, namespace, kernel, text = _box_whose_other_part_a_worker_changed(kind)
     follow(kernel, io)
     assert kernel.materialise(["box"]).failed == ()
     assert str(namespace["box"][0]) == text and namespace["box"][1] == [5]

@@ -11,7 +11,7 @@ import types
 import pytest
 
 from looseleaf.checkpoint.module_code import Baseline, own_names
-from looseleaf.checkpoint.patches import apply_patches, find_patches
+from looseleaf.checkpoint.patches import PatchFinder, apply_patches
 
 # name -> (cells, what must be true of the restored process)
 MOVED = {
@@ -146,5 +146,22 @@ def test_baseline_takes_a_module_that_fills_itself_as_it_is_first_seen(monkeypat
 def test_find_patches_leaves_values_of_libraries_that_no_variable_names(monkeypatch):
     module = made(monkeypatch, SOURCE)
     module.flag = 5
-    assert find_patches({"x": 1}, {}) == {}
-    assert find_patches({"m": module}, {}) == {("ll_made", "flag"): 5}
+    assert PatchFinder({"x": 1}).find({}) == {}
+    assert PatchFinder({"m": module}).find({}) == {("ll_made", "flag"): 5}
+
+
+def test_finder_sees_each_change_between_two_looks_and_keeps_nothing_that_went(monkeypatch):
+    module = types.ModuleType("ll_settings")
+    monkeypatch.setitem(sys.modules, "ll_settings", module)
+    space = {"m": module}
+    finder = PatchFinder(space)
+    places = []
+    for change in ({"rate": 1}, {}, {"rate": 2}, {"name": "a", "rate": 2}, {"rate": None}):
+        vars(module).update(change)
+        places.append({attribute: value for (_, attribute), value in finder.find({}).items()})
+    # What a module is when it is first looked at is its own.
+    assert places == [{}, {}, {"rate": 2}, {"rate": 2, "name": "a"}, {"rate": None, "name": "a"}]
+    del module.name
+    assert finder.find({}) == {("ll_settings", "rate"): None}
+    del space["m"]
+    assert finder.find({}) == {}
