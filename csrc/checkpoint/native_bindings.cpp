@@ -2,6 +2,7 @@
 #include <pybind11/stl.h>
 
 #include "canonical.h"
+#include "finalizers.h"
 #include "object_graph.h"
 #include "persistent_id.h"
 
@@ -24,6 +25,7 @@ PYBIND11_MODULE(_native, module) {
   module.attr("LEAF") = static_cast<int>(lc::Action::kLeaf);
   module.attr("BYTES") = static_cast<int>(lc::Action::kBytes);
   module.def("canonical", &canonical, py::arg("data"));
+  module.def("mark_finalized", &lc::mark_finalized, py::arg("value"));
   module.def("make_persistent_id", &lc::make_persistent_id, py::arg("ids"), py::arg("used"));
   py::class_<lc::ObjectGraph>(module, "ObjectGraph", py::is_final())
       .def(py::init<py::function, py::function, const py::iterable&, const py::iterable&, Py_ssize_t>(), py::kw_only(),

@@ -21,6 +21,12 @@ def canonical(data: bytes) -> bytes:
 def make_persistent_id(ids: dict[int, int | str], used: set[int | str]) -> Callable[[Any], int | str | None]:
     """A `persistent_id` for picklers: `ids.get(id(value))`, which is also added to `used`; None for atoms."""
 
+def mark_finalized(value: Any) -> bool:
+    """From now on `value` counts as finalized: its `__del__` does not run when it dies.
+
+    False if an object of its type cannot be marked (it is unknown to the garbage collector); nothing was changed then.
+    """
+
 @final
 class ObjectGraph:
     """Numbers what roots reach, in the order of one depth-first walk; node 0, the entry, refers to all roots.

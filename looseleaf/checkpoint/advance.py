@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from looseleaf.checkpoint.bundles import Bundle
 from looseleaf.checkpoint.components import closed_under
+from looseleaf.checkpoint.finalizers import mute
 from looseleaf.checkpoint.loader import Loader
 from looseleaf.checkpoint.manifest import Manifest
 from looseleaf.checkpoint.memory import raw_access
@@ -43,6 +44,7 @@ class Advancer:
             tracker.labels.hold_memory(i for i in self._payloads_of(gone) if self._old.payloads[i].is_lazy)
             dropped_objects = self._live_of(gone)
             local = self._local_names(new)
+            self._mute(gone, dropped_objects)
             tracker.manifest = new
             dropped, deleted = self._drop_names(new, gone, local)
             self._renew_stubs(new)
@@ -114,6 +116,11 @@ class Advancer:
                 if one is not None:
                     found[id(one)] = one
         return found
+
+    def _mute(self, gone: set[int], dropped: Mapping[int, Any]) -> None:
+        if dropped:
+            kept = self._live_of(self._tracker.labels.live_ids() - gone)
+            mute(self._namespace, dropped.values(), kept.values())
 
     def _local_names(self, new: Manifest) -> set[str]:
         """Variables whose value the store does not know: unsaved here, or bound since the last save."""

@@ -1,5 +1,5 @@
 # Low-rank adapters: linear layers wrapped in place, only the adapters trained, saved apart, merged, taken out again.
-# gpu-cells: 18
+# gpu-cells: 17
 # %% imports
 import math, io, os
 import torch
