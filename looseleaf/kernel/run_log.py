@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Container, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from looseleaf.ids import CellId
 from looseleaf.recipe.analyze import analyze_cell
 from looseleaf.recipe.history_line import FORGET_ALL
+from looseleaf.recipe.lessons import Observation
 from looseleaf.recipe.log import CellRun, ExecutionLog
 
 # What one request to the frontend carries.
@@ -57,12 +58,12 @@ class RunLog:
         """Runs so far."""
         return len(self._runs)
 
-    def add(self, cell_id: CellId, source: str, ok: bool) -> None:
-        """One more run has ended."""
-        self._led = _Led(self._append(cell_id, source, ok), self._led)
+    def add(self, cell_id: CellId, source: str, ok: bool, observed: Observation | None = None) -> None:
+        """One more run has ended; `observed`: what it showed of the device."""
+        self._led = _Led(self._append(cell_id, source, ok, observed), self._led)
 
-    def _append(self, cell_id: str, source: str, ok: bool) -> CellRun:
-        run = CellRun(sequence=len(self._runs) + 1, cell_id=cell_id, source=source, ok=ok)
+    def _append(self, cell_id: str, source: str, ok: bool, observed: Observation | None = None) -> CellRun:
+        run = CellRun(len(self._runs) + 1, cell_id, source, ok, observed)
         with self._lock:
             self._runs.append(run)
         self.executed.record(run)
@@ -121,10 +122,15 @@ class RunLog:
                 chars += len(run.source)
                 if part and chars > REQUEST_CHARS_MAX:
                     break
-                part.append({"sequence": run.sequence, "cell_id": run.cell_id, "source": run.source, "ok": run.ok})
+                part.append(_told(run))
             return part
 
     def acknowledged(self, next_sequence: int) -> None:
         """The frontend expects `next_sequence` next; a lower one than before means that it lost its memory."""
         with self._lock:
             self._acknowledged = max(0, min(next_sequence - 1, len(self._runs)))
+
+
+def _told(run: CellRun) -> dict[str, Any]:
+    told = {"sequence": run.sequence, "cell_id": run.cell_id, "source": run.source, "ok": run.ok}
+    return told if run.observed is None else {**told, "observed": asdict(run.observed)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from looseleaf.recipe.analyze import analyze_cell
 from looseleaf.recipe.facts import CellFacts, CodeFacts, source_hash
 from looseleaf.recipe.label import SMALL_READ_BYTES_MAX, DeviceLabel
+from looseleaf.recipe.lessons import Observation
 from looseleaf.recipe.log import CellRun, ExecutionLog
 from looseleaf.recipe.name_facts import NameFacts, Payload, facts_from_manifest
 from looseleaf.recipe.origins import CellPackages, cell_packages
@@ -24,6 +25,7 @@ __all__ = [
     "DeviceLabel",
     "ExecutionLog",
     "NameFacts",
+    "Observation",
     "Payload",
     "Recipe",
     "analyze",

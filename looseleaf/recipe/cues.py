@@ -20,7 +20,7 @@ class Rule:
     confidence: float = 0.9
 
 
-_HOST_PACKAGES: Final = frozenset(
+HOST_PACKAGES: Final = frozenset(
     {
         "numpy", "matplotlib", "pandas", "sklearn", "scipy", "seaborn", "plotly", "PIL", "cv2", "skimage", "os",
         "sys", "json", "math", "time", "random", "re", "pathlib", "collections", "itertools", "functools", "logging",
@@ -29,7 +29,7 @@ _HOST_PACKAGES: Final = frozenset(
         "typing", "dataclasses", "copy", "gc", "subprocess",
     }
 )  # fmt: skip
-_GPU_PACKAGES: Final = frozenset(
+GPU_PACKAGES: Final = frozenset(
     {
         "cupy", "cudf", "cuml", "cugraph", "cuspatial", "cuxfilter", "dask_cudf", "dask_cuda", "pycuda", "tensorrt",
         "vllm", "rmm", "cucim",
@@ -213,7 +213,7 @@ def rule_of(path: str) -> Rule | None:
     if path.startswith("torch.cuda."):
         rest = path.removeprefix("torch.cuda.")
         return Rule("query") if rest in _CUDA_QUERIES or rest.partition(".")[0] in _CUDA_QUERIES else Rule("op", 0.9)
-    if package in _GPU_PACKAGES:
+    if package in GPU_PACKAGES:
         return Rule("op", 0.95)
     if _HF_TRAINER.match(path) or _FASTAI_LEARNER.match(path) or _TF_MODEL.match(path):
         return Rule("resident")
@@ -226,7 +226,7 @@ def rule_of(path: str) -> Rule | None:
         if prefix in _RULES:
             return _RULES[prefix]
         prefix = prefix.rpartition(".")[0]
-    if package in _HOST_PACKAGES:
+    if package in HOST_PACKAGES:
         return Rule("host")
     return Rule("resident", 0.7) if _OTHER_TRAINER.search(path) else None
 

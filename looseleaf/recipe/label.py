@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 import ast
+import functools
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 
-from looseleaf.recipe.cues import READING_CALLS, READING_METHODS, SAME_VALUE_METHODS, is_host_attr
+from looseleaf.recipe.cues import (
+    GPU_PACKAGES,
+    HOST_PACKAGES,
+    READING_CALLS,
+    READING_METHODS,
+    SAME_VALUE_METHODS,
+    is_host_attr,
+)
 from looseleaf.recipe.device_walk import DeviceWalk
 from looseleaf.recipe.facts import CellFacts
 from looseleaf.recipe.graph import Closure
@@ -19,9 +28,26 @@ from looseleaf.units import MIB, format_bytes
 SMALL_READ_BYTES_MAX = 16 * MIB
 # Below this a label counts as uncertain: a CPU cell's closure is committed before it runs.
 CERTAIN = 0.9
+# A GPU cell of less confidence waits for no GPU: it is tried on the CPU, with the way back.
+WAITS = 0.75
+
+# Definitions of which it is remembered whether they move anything.
+CODES_KNOWN_MAX = 4096
 
 _REASON_CHARS_MAX = 200
+_MOVING = frozenset({"to", "cuda", "to_device", "to_empty"})
 _SHELL_CALLS = frozenset({"get_ipython"})
+# What these do with a device follows from the cell's own text.
+_FOLLOWED = HOST_PACKAGES | sys.stdlib_module_names | frozenset(
+    [
+        "__main__", "builtins", "torch", "torchvision", "torchaudio", "ipywidgets", "matplotlib_inline", "ipykernel",
+        "jax", "tensorflow", "keras", "flax", "looseleaf",
+    ]
+)  # fmt: skip
+# Their use of a GPU is not seen by torch's devices.
+_UNSEEN = GPU_PACKAGES | frozenset(
+    ["jax", "jaxlib", "flax", "optax", "tensorflow", "keras", "xgboost", "lightgbm", "catboost", "numba", "triton"]
+)
 # `x.detach().cpu().numpy()` reads `x`, and then goes on with what was read.
 _PASSED_ON = READING_METHODS | SAME_VALUE_METHODS
 
@@ -49,12 +75,17 @@ class GpuKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """`reason`: one sentence for people. `confidence`: 0 to 1; below 1 the label may be wrong."""
+    """`reason`: one sentence for people. `confidence`: 0 to 1; below 1 the label may be wrong.
+
+    `may_learn_cpu`: a GPU label that a run without a touch refutes: nothing that the cell needs lives on the GPU, and
+    a touch of torch's devices would be seen.
+    """
 
     label: DeviceLabel
     reason: str
     confidence: float
     kind: GpuKind = GpuKind.NONE
+    may_learn_cpu: bool = False
 
 
 def decide_label(facts: CellFacts, closure: Closure, view: SessionView, *, device_override: str = "") -> Label:
@@ -72,10 +103,11 @@ def decide_label(facts: CellFacts, closure: Closure, view: SessionView, *, devic
     if held:
         return Label(DeviceLabel.GPU, _sentence(held), 0.99, _gpu_kind(walk))
     if cue is not None:
-        return Label(DeviceLabel.GPU, _sentence(cue.text), cue.confidence, _gpu_kind(walk))
+        seen = cue.kind != "shell" and not _device_bytes(closure, view) and not _opaque(facts, closure, view, _UNSEEN)
+        return Label(DeviceLabel.GPU, _sentence(cue.text), cue.confidence, _gpu_kind(walk), may_learn_cpu=seen)
     if small:
         return Label(DeviceLabel.CPU, "It only reads small values that live on the GPU.", 0.9, GpuKind.RESIDENT)
-    return _cpu(facts, closure, asks=walk.asks)
+    return _cpu(facts, closure, view, asks=walk.asks)
 
 
 def _gpu_kind(walk: DeviceWalk) -> GpuKind:
@@ -85,7 +117,7 @@ def _gpu_kind(walk: DeviceWalk) -> GpuKind:
     return GpuKind.SHELL if "shell" in kinds else GpuKind.RESIDENT
 
 
-def _cpu(facts: CellFacts, closure: Closure, *, asks: bool) -> Label:
+def _cpu(facts: CellFacts, closure: Closure, view: SessionView, *, asks: bool) -> Label:
     if closure.dynamic:
         return Label(
             DeviceLabel.CPU, f"Nothing that can be seen uses the GPU, but {closure.dynamic} may reach anything.", 0.6
@@ -95,7 +127,49 @@ def _cpu(facts: CellFacts, closure: Closure, *, asks: bool) -> Label:
         return Label(DeviceLabel.CPU, "It only asks about the GPU.", 0.9, kind)
     if not facts.calls:
         return Label(DeviceLabel.CPU, "It calls nothing that could use the GPU.", 0.98)
+    if _moves(facts, closure, view):
+        text = "Nothing that can be seen uses the GPU, but it moves something to a device that cannot be seen."
+        return Label(DeviceLabel.CPU, text, 0.8)
+    if opaque := _opaque(facts, closure, view):
+        text = f"Nothing that can be seen uses the GPU, but what `{opaque}` does cannot be seen."
+        return Label(DeviceLabel.CPU, text, 0.8)
     return Label(DeviceLabel.CPU, "Nothing that it reaches uses the GPU.", 0.9)
+
+
+def _opaque(facts: CellFacts, closure: Closure, view: SessionView, packages: frozenset[str] | None = None) -> str:
+    """A module that the cell calls or whose objects it needs, and whose use of the GPU nobody can follow; else empty.
+
+    `packages`: look for these instead of all but the followed ones.
+    """
+    if not facts.calls - READING_CALLS:
+        return ""
+    modules = set(facts.modules)
+    for name in closure.names:
+        definition, recorded = view.definition(name), view.recorded(name)
+        if recorded is not None:
+            modules |= {recorded.type_module, *recorded.modules}
+        if definition is not None and (recorded is None or definition.kind == "import"):
+            modules |= definition.modules
+    tops = {module.partition(".")[0] for module in modules} - {""}
+    found = tops & packages if packages is not None else tops - _FOLLOWED
+    return min(found, default="")
+
+
+def _moves(facts: CellFacts, closure: Closure, view: SessionView) -> bool:
+    """Whether the cell, or notebook code that it reaches, calls a method that moves to a device."""
+    if any(call.rpartition(".")[2] in _MOVING for call in facts.calls):
+        return True
+    definitions = (view.definition(name) for name in closure.state)
+    return any(_code_moves(code.node) for found in definitions if found is not None for code in found.codes)
+
+
+@functools.lru_cache(maxsize=CODES_KNOWN_MAX)
+def _code_moves(node: ast.AST) -> bool:
+    return any(isinstance(n, ast.Attribute) and n.attr in _MOVING for n in nodes_of(node))
+
+
+def _device_bytes(closure: Closure, view: SessionView) -> int:
+    return sum(facts.device_bytes for name in closure.state if (facts := view.recorded(name)) is not None)
 
 
 def _sentence(text: str) -> str:

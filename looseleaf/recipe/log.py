@@ -15,6 +15,7 @@ from looseleaf.recipe.analyze import analyze_cell
 from looseleaf.recipe.device_walk import DeviceWalk
 from looseleaf.recipe.facts import Binding, BindingKind, CellFacts, CodeFacts
 from looseleaf.recipe.history_line import FORGET_ALL
+from looseleaf.recipe.lessons import Lessons, Observation
 from looseleaf.recipe.outside import Background
 from looseleaf.recipe.provenance import held_names, made_in, names_in
 from looseleaf.recipe.tree import UNPARSEABLE
@@ -33,12 +34,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class CellRun:
-    """One run of a cell. `sequence` counts from 1 without gaps; `ok`: it ended without an exception."""
+    """One run of a cell. `sequence` counts from 1 without gaps; `ok`: it ended without an exception.
+
+    `observed`: what the run showed of the device, if anybody looked.
+    """
 
     sequence: int
     cell_id: str
     source: str
     ok: bool
+    observed: Observation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,8 @@ class ExecutionLog:
         self.written_files: dict[str, str] = {}
         self.saved_on_gpu: dict[str, bool] = {}
         self.default_gpu = False
+        # Not of the state: a checkout of an older version forgets none.
+        self.lessons = Lessons()
         self._definitions: dict[str, Definition] = {}
 
     @property
@@ -110,6 +117,8 @@ class ExecutionLog:
                 next_sequence=self.length + 1,
             )
         self.length = run.sequence
+        if run.observed is not None:
+            self.lessons.observe(run.observed)
         if run.source == FORGET_ALL:
             self._definitions.clear()
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -11,6 +12,7 @@ from looseleaf.recipe.analyze import analyze_cell
 from looseleaf.recipe.facts import CellFacts
 from looseleaf.recipe.graph import Closure, find_closure
 from looseleaf.recipe.label import DeviceLabel, Label, decide_label
+from looseleaf.recipe.learning import guess_of, learned_label
 from looseleaf.recipe.log import ExecutionLog
 from looseleaf.recipe.name_facts import UNKNOWN_NAME, NameFacts
 from looseleaf.recipe.packages import LocalModule, first_match, import_closure, no_local_modules, written_modules
@@ -45,6 +47,8 @@ class Recipe:
     closure_bytes: int = 0
     device_bytes: int = 0
     live_names: int = 0
+    environment_id: str = ""
+    guess: str = ""
 
     def to_map(self) -> dict[str, Any]:
         """Plain values only, as the worker protocol carries them."""
@@ -145,7 +149,9 @@ def analyze(
         facts = partial_facts(source, facts, future_annotations=log.future_annotations)
     view = SessionView(log, headers)
     closure = find_closure(facts, view)
-    label = decide_label(facts, closure, view, device_override=device_override)
+    guessed = decide_label(facts, closure, view, device_override=device_override)
+    guess = guess_of(facts.source_hash, guessed, _code_behind(closure, log))
+    label = guessed if partial else learned_label(guessed, log.lessons.of(guess))
     if partial:
         label = _partial_label(label, editing=editing)
     elif facts.too_deep and label.confidence < 1.0:
@@ -179,9 +185,16 @@ def analyze(
         closure_bytes=closure_bytes,
         device_bytes=device_bytes,
         live_names=view.count_state(),
+        guess=guess,
     )
     state = tuple(sorted(name for name in names if not view.is_import(name)))
     return Analysis(recipe, facts, closure, label, tuple(log.star_modules), state)
+
+
+def _code_behind(closure: Closure, log: ExecutionLog) -> list[ast.AST]:
+    """The definitions that the cell reaches, as the notebook has them."""
+    definitions = (log.definitions.get(name) for name in closure.state)
+    return [code.node for definition in definitions if definition is not None for code in definition.codes]
 
 
 def _partial_label(label: Label, *, editing: bool) -> Label:

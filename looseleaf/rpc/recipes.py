@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from looseleaf.errors import InvalidArgument
-from looseleaf.recipe import CellRun, DeviceLabel, Recipe
+from looseleaf.recipe import CellRun, DeviceLabel, Observation, Recipe
 from looseleaf.v1 import recipe_pb2, types_pb2
 
 _TO_LABEL: Final = {
@@ -34,6 +34,8 @@ def recipe_to_proto(recipe: Recipe) -> recipe_pb2.ExecutionRecipe:
         closure_bytes=recipe.closure_bytes,
         device_bytes=recipe.device_bytes,
         live_names=recipe.live_names,
+        guess=recipe.guess,
+        environment_id=recipe.environment_id,
     )
 
 
@@ -58,14 +60,30 @@ def recipe_from_proto(message: recipe_pb2.ExecutionRecipe) -> Recipe:
         closure_bytes=message.closure_bytes,
         device_bytes=message.device_bytes,
         live_names=message.live_names,
+        guess=message.guess,
+        environment_id=message.environment_id,
     )
 
 
 def run_to_proto(run: CellRun) -> recipe_pb2.CellRun:
     """One run of a log as a message."""
-    return recipe_pb2.CellRun(sequence=run.sequence, cell_id=run.cell_id, source=run.source, ok=run.ok)
+    observed = None
+    if run.observed is not None:
+        observed = recipe_pb2.Observation(
+            guess=run.observed.guess,
+            touched_gpu=run.observed.touched_gpu,
+            peak_bytes=run.observed.peak_bytes,
+            duration_s=run.observed.duration_s,
+        )
+    return recipe_pb2.CellRun(
+        sequence=run.sequence, cell_id=run.cell_id, source=run.source, ok=run.ok, observed=observed
+    )
 
 
 def run_from_proto(message: recipe_pb2.CellRun) -> CellRun:
     """The inverse."""
-    return CellRun(sequence=message.sequence, cell_id=message.cell_id, source=message.source, ok=message.ok)
+    observed = None
+    if message.HasField("observed"):
+        seen = message.observed
+        observed = Observation(seen.guess, seen.touched_gpu, seen.peak_bytes, seen.duration_s)
+    return CellRun(message.sequence, message.cell_id, message.source, message.ok, observed)

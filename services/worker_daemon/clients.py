@@ -133,9 +133,17 @@ async def _write_all(call: Any, requests: AsyncIterator[pb.ExecuteRequest]) -> N
 def _cell_run(run: Any) -> recipe_pb2.CellRun:
     if not isinstance(run, dict):
         raise InvalidArgument("FIELD_MALFORMED", "each run is a map")
+    seen = fields.mapping(run, "observed", {})
+    observed = recipe_pb2.Observation(
+        guess=fields.text(seen, "guess", ""),
+        touched_gpu=fields.boolean(seen, "touched_gpu", False),
+        peak_bytes=fields.integer(seen, "peak_bytes", 0),
+        duration_s=fields.number(seen, "duration_s", 0.0),
+    )
     return recipe_pb2.CellRun(
         sequence=fields.integer(run, "sequence", minimum=1),
         cell_id=fields.text(run, "cell_id", ""),
         source=fields.text(run, "source"),
         ok=fields.boolean(run, "ok"),
+        observed=observed if seen else None,
     )

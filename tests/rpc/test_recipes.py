@@ -5,13 +5,13 @@ import dataclasses
 import pytest
 
 from looseleaf.errors import InvalidArgument
-from looseleaf.recipe import CellRun, DeviceLabel, Recipe
+from looseleaf.recipe import CellRun, DeviceLabel, Observation, Recipe
 from looseleaf.rpc.recipes import recipe_from_proto, recipe_to_proto, run_from_proto, run_to_proto
 from looseleaf.v1 import recipe_pb2
 
 FULL = Recipe(
     "cell", "ab" * 16, 7, ("a", "b"), ("torch",), ("helper.py",), DeviceLabel.GPU, "Because.", 0.75, True, True,
-    ("c",), 2, 10, 5, 3,
+    ("c",), 2, 10, 5, 3, "env", "ab",
 )  # fmt: skip
 
 
@@ -32,5 +32,6 @@ def test_recipe_message_without_label_is_refused() -> None:
 
 
 def test_run_message_round_trip_is_identity() -> None:
-    run = CellRun(3, "c", "x = 1", ok=True)
-    assert run_from_proto(run_to_proto(run)) == run
+    for observed in (None, Observation("ab", True, 5, 0.5), Observation("", False)):
+        run = CellRun(3, "c", "x = 1", ok=True, observed=observed)
+        assert run_from_proto(run_to_proto(run)) == run
