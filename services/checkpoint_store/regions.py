@@ -104,7 +104,7 @@ class RegionUpload:
         self._ended = False
         self.stored = 0
 
-    def add(self, chunks: Sequence[tuple[Region, bytes]]) -> None:
+    def add(self, chunks: Sequence[tuple[Region, bytes | memoryview]]) -> None:
         """Verifies and writes regions; they are durable once `finish` returns.
 
         Raises InvalidArgument as `Region.check`, Corrupt `CHECKSUM_MISMATCH`, CapacityExceeded `STORE_FULL` (before any
@@ -144,7 +144,7 @@ class RegionUpload:
             self._release(self._slots)
             self._slots = {}
 
-    def _write(self, fresh: Mapping[Region, bytes]) -> None:
+    def _write(self, fresh: Mapping[Region, bytes | memoryview]) -> None:
         needed_bytes = sum(blocks_of(region.length_bytes) for region in fresh)
         self._usage.reserve(needed_bytes)
         taken: dict[Region, int] = {}
@@ -201,7 +201,7 @@ class RegionUpload:
         self._usage.give_back(sum(blocks_of(region.length_bytes) for region in slots))
 
 
-def _verified(region: Region, data: bytes) -> bool:
+def _verified(region: Region, data: bytes | memoryview) -> bool:
     region.check()
     if len(data) != region.length_bytes or hash128(data) != region.region_id:
         text = f"the bytes of region {region.region_id.hex()} were damaged on the way; it was not stored, send it again"

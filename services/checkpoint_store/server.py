@@ -15,9 +15,11 @@ from looseleaf.rpc.service_main import service_main
 from looseleaf.services.checkpoint_store.admin_servicer import CheckpointStoreAdminServicer
 from looseleaf.services.checkpoint_store.metrics import StoreMetrics
 from looseleaf.services.checkpoint_store.servicer import CheckpointStoreServicer
+from looseleaf.services.checkpoint_store.shared_regions import SharedRegionServicer
 from looseleaf.services.checkpoint_store.store import StoreLimits, open_store
 from looseleaf.v1.checkpoint_store_admin_pb2_grpc import add_CheckpointStoreAdminServiceServicer_to_server
 from looseleaf.v1.checkpoint_store_pb2_grpc import add_CheckpointStoreServiceServicer_to_server
+from looseleaf.v1.shared_regions_pb2_grpc import add_SharedRegionServiceServicer_to_server
 
 log = get_logger()
 
@@ -46,6 +48,7 @@ async def build(service: Service[StoreConfig]) -> Sequence[Registration]:
     return [
         Registration(add_CheckpointStoreServiceServicer_to_server, servicer),
         Registration(add_CheckpointStoreAdminServiceServicer_to_server, admin),
+        Registration(add_SharedRegionServiceServicer_to_server, SharedRegionServicer(store, service.run_blocking)),
     ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import structlog
@@ -55,11 +55,16 @@ class DurabilityQueue:
 
     A version that cannot be uploaded now is tried again later, and other sessions do not wait for it. Until then its
     regions stay in the arena: a full arena refuses new saves rather than lose a staged one.
+
+    `put`: RegionUploads.put.
     """
 
-    def __init__(self, store: StoreClient, regions: HostRegions) -> None:
+    def __init__(
+        self, store: StoreClient, regions: HostRegions, put: Callable[[Sequence[RegionKey]], Awaitable[None]]
+    ) -> None:
         self._store = store
         self._regions = regions
+        self._put = put
         self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()
         self._added = asyncio.Event()
         self._idle = asyncio.Event()
@@ -125,7 +130,7 @@ class DurabilityQueue:
         try:
             missing = await self._missing(session_id, staged)
             if missing and any(key in self._regions.table for key in missing):
-                await self._store.put_regions(self._read(missing))
+                await self._put(missing)
                 missing = await self._missing(session_id, staged)
         except LooseLeafError as error:
             self._refused(session_id, session, staged, error)
@@ -188,12 +193,6 @@ class DurabilityQueue:
         session.given_up.keys |= staged.keys
         self._regions.unpin(staged)
         session.delay_s, session.foreign_since_s = RETRY_DELAY_S_MIN, None
-
-    async def _read(self, keys: Sequence[RegionKey]) -> AsyncIterator[tuple[bytes, int, bytes]]:
-        for key in keys:
-            if (data := self._regions.read(key)) is not None:
-                yield key[0], key[1], data
-            await asyncio.sleep(0)
 
     async def stop(self) -> None:
         """Uploads what it can within `STOP_LIMIT_S`; what is not durable then is lost with this host's arena."""

@@ -29,6 +29,7 @@ from looseleaf.services.worker_daemon.kernel_endpoint import KernelEndpoint
 from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.reaper import Reaper, become_subreaper
 from looseleaf.services.worker_daemon.region_sources import StoreLocator
+from looseleaf.services.worker_daemon.region_uploads import RegionUploads
 from looseleaf.services.worker_daemon.regions import HostRegions
 from looseleaf.services.worker_daemon.reports import Reporter
 from looseleaf.services.worker_daemon.servicer import WorkerDaemonServicer
@@ -37,6 +38,7 @@ from looseleaf.services.worker_daemon.worker_process import WorkerLimits
 from looseleaf.services.worker_daemon.zygote import Zygote, ZygoteSettings
 from looseleaf.v1 import scheduler_pb2
 from looseleaf.v1.scheduler_pb2_grpc import SchedulerServiceStub
+from looseleaf.v1.shared_regions_pb2_grpc import SharedRegionServiceStub
 from looseleaf.v1.worker_daemon_pb2_grpc import add_WorkerDaemonServiceServicer_to_server
 
 log = structlog.get_logger()
@@ -56,14 +58,16 @@ class _Builder:
         self.service = service
         self.config = service.config
         self.host_id = HostId(self.config.host_id)
-        self.store = StoreClient(service.open_channel(self.config.store, peer="store"))
+        store_channel = service.open_channel(self.config.store, peer="store")
+        self.store = StoreClient(store_channel)
         self.scheduler: Any = SchedulerServiceStub(service.open_channel(self.config.scheduler, peer="scheduler"))
         self.peers = Peers(service.open_channel)
         self.reaper = Reaper()
         self.leases = LeaseTable(self.config.gpus)
         self.heartbeat = Heartbeat(self.scheduler, self._snapshot, self.leases, self.config.heartbeat_interval_s)
         self.regions = self._regions()
-        self.durability = DurabilityQueue(self.store, self.regions)
+        uploads = RegionUploads(self.store, SharedRegionServiceStub(store_channel), self.regions)
+        self.durability = DurabilityQueue(self.store, self.regions, uploads.put)
         self.host: Host | None = None
 
     def _snapshot(self) -> scheduler_pb2.HeartbeatRequest:

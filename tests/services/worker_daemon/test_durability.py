@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -11,9 +11,26 @@ from daemon_fakes import SESSION, Parts, down, region, until, within
 from looseleaf.errors import CapacityExceeded, NotFound
 from looseleaf.ids import SessionId, Version
 from looseleaf.services.worker_daemon import durability
+from looseleaf.services.worker_daemon.core.region_table import RegionKey
 from looseleaf.services.worker_daemon.durability import DurabilityQueue
 
 OTHER = SessionId("s-2")
+
+
+def queue_of(parts: Parts) -> DurabilityQueue:
+    """Over a store that shares no memory with the daemon."""
+    store: Any = parts.store
+
+    async def put(keys: Sequence[RegionKey]) -> None:
+        await store.put_regions(_copies(parts, keys))
+
+    return DurabilityQueue(store, parts.regions, put)
+
+
+async def _copies(parts: Parts, keys: Sequence[RegionKey]) -> AsyncIterator[tuple[bytes, int, bytes]]:
+    for key in keys:
+        if (data := parts.regions.read(key)) is not None:
+            yield *key, data
 
 
 @pytest.fixture
@@ -21,8 +38,7 @@ async def queue(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     monkeypatch.setattr(durability, "RETRY_DELAY_S_MIN", 0.001)
     monkeypatch.setattr(durability, "RETRY_DELAY_S_MAX", 0.002)
     monkeypatch.setattr(durability, "STOP_LIMIT_S", 0.05)
-    store: Any = parts.store
-    made = DurabilityQueue(store, parts.regions)
+    made = queue_of(parts)
     made.start()
     yield made
     await made.stop()
@@ -144,15 +160,14 @@ async def test_fault_in_an_upload_is_logged_and_tried_again(parts: Parts, queue:
 
 
 async def test_stop_uploads_what_it_can_and_no_longer(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
-    store: Any = parts.store
-    queue = DurabilityQueue(store, parts.regions)
+    queue = queue_of(parts)
     await stage(parts, queue, 1, 1)
     queue.start()
     await within(queue.stop())
     assert parts.store.marked == [1]
 
     monkeypatch.setattr(durability, "STOP_LIMIT_S", 0.05)
-    stuck = DurabilityQueue(store, parts.regions)
+    stuck = queue_of(parts)
     parts.store.errors["mark_durable"] = [down() for _ in range(1000)]
     await stage(parts, stuck, 2, 2)
     stuck.start()
