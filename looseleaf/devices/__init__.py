@@ -10,13 +10,13 @@ raises `PreconditionFailed("CUDA_IN_CPU_CELL")`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 
 from looseleaf.devices.backend import DeviceBackend, DeviceState, Kind, NoneBackend, Role
+from looseleaf.devices.description import VIRTUAL_MEMORY_BYTES, GpuDescription
 from looseleaf.devices.frames import hide_device_frames, hide_in_shell
 from looseleaf.devices.installation import Installation
-from looseleaf.devices.virtual import VIRTUAL_MEMORY_BYTES
 
 __all__ = [
     "VIRTUAL_MEMORY_BYTES", "DeviceBackend", "DeviceState", "Kind", "NoneBackend", "Role", "active",
@@ -28,16 +28,24 @@ _installed: Installation | None = None
 
 
 def install(
-    role: Role, kind: Kind, gpus: int, delays: bool = False, memory_bytes: int = VIRTUAL_MEMORY_BYTES
+    role: Role,
+    kind: Kind,
+    gpus: int,
+    delays: bool = False,
+    memory_bytes: int = VIRTUAL_MEMORY_BYTES,
+    description: GpuDescription | None = None,
+    session_bytes: Callable[[int], int] | None = None,
 ) -> None:
     """Play `role` from now on, with `gpus` devices of `kind` to be seen (a worker's number may change at `attach`).
 
     Call it in the thread that runs cells. `delays`: virtual devices take the time that real ones would to attach and
-    copy. `memory_bytes`: of each virtual device. Replaces an earlier installation. Raises InvalidArgument.
+    copy. `memory_bytes`: of each virtual device. `description`: of the real GPUs for which a kernel answers;
+    `session_bytes(index)`: what the session keeps on one between cells, so that a kernel can tell what is free there.
+    Replaces an earlier installation. Raises InvalidArgument.
     """
     global _installed
     uninstall()
-    made = Installation(role, kind, gpus, delays, memory_bytes)
+    made = Installation(role, kind, gpus, delays, memory_bytes, description, session_bytes)
     made.start()
     _installed = made
 

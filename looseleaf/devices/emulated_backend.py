@@ -18,7 +18,8 @@ from looseleaf.devices.legacy import make_tensor, patch_legacy
 from looseleaf.devices.memory import accelerator_memory_answers, memory_answers, work_answers
 from looseleaf.devices.mode import VirtualDeviceMode
 from looseleaf.devices.moves import Moves
-from looseleaf.devices.queries import CUDA_MODULES, named, patch_queries
+from looseleaf.devices.patches import named
+from looseleaf.devices.queries import CUDA_MODULES, patch_queries
 from looseleaf.devices.requests import checked
 from looseleaf.devices.storages import (
     patch_class_defaults,

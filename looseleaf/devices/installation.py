@@ -6,10 +6,12 @@ import contextlib
 import importlib
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from looseleaf.devices.backend import KINDS, ROLES, DeviceBackend, DeviceState, NoneBackend
+from looseleaf.devices.description import GpuDescription, described
+from looseleaf.devices.framework_answers import FrameworkAnswers
 from looseleaf.devices.hook import PostImportHook
 from looseleaf.devices.patches import PatchSet
 from looseleaf.devices.refusals import RefusingFinder
@@ -27,7 +29,16 @@ _fork_hook_registered = False
 class Installation:
     """Holds what `install` was told. Before torch is imported there is no backend, only values to give it."""
 
-    def __init__(self, role: str, kind: str, gpus: int, delays: bool, memory_bytes: int) -> None:
+    def __init__(
+        self,
+        role: str,
+        kind: str,
+        gpus: int,
+        delays: bool,
+        memory_bytes: int,
+        description: GpuDescription | None = None,
+        session_bytes: Callable[[int], int] | None = None,
+    ) -> None:
         if role not in ROLES or kind not in KINDS or not 0 <= gpus <= GPUS_MAX or memory_bytes <= 0:
             raise InvalidArgument(
                 "DEVICES_MALFORMED",
@@ -35,7 +46,9 @@ class Installation:
                 f"{memory_bytes} bytes each. Nothing was changed.",
             )
         self.role, self.kind = role, kind
-        self.gpus = VirtualGpus(gpus, memory_bytes, delays)
+        self.gpus = VirtualGpus(gpus, memory_bytes, delays, described(kind, memory_bytes, description))
+        if session_bytes is not None:
+            self.gpus.session_bytes = session_bytes
         self._backend: Any = None
         self._pending: DeviceState | None = None
         # Those who asked for raw access before torch was there, with their threads.
@@ -45,6 +58,7 @@ class Installation:
         self._warnings = WarningPlaces()
         self._patches = PatchSet()
         self._spawn_hook: PostImportHook | None = None
+        self._answers: FrameworkAnswers | None = None
 
     def start(self) -> None:
         """Watch for torch, or patch it now if it is there."""
@@ -53,6 +67,9 @@ class Installation:
         self._hook.start()
         if self.kind == "emulated" and self.role != "zygote":
             self._spawn_hook = watch_spawns(self._settings, self._patches)
+        if self.kind == "cuda" and self.role == "kernel":
+            self._answers = FrameworkAnswers(self.gpus)
+            self._answers.start()
         if self.kind == "emulated" and self.role in ("worker", "reference"):
             self._refusals.start()
             self._warnings.start()
@@ -66,6 +83,8 @@ class Installation:
         self._warnings.stop()
         if self._spawn_hook is not None:
             self._spawn_hook.stop()
+        if self._answers is not None:
+            self._answers.stop()
         self._patches.restore()
         if self._backend is not None:
             self._backend.close()

@@ -23,14 +23,15 @@ from looseleaf.devices.legacy import patch_legacy
 from looseleaf.devices.memory import accelerator_memory_answers, memory_answers, work_answers
 from looseleaf.devices.mode import Handler, VirtualDeviceMode
 from looseleaf.devices.moves import Moves
-from looseleaf.devices.queries import CUDA_MODULES, named, patch_queries, standing_in
+from looseleaf.devices.patches import named
+from looseleaf.devices.queries import CUDA_MODULES, index_from, patch_queries, standing_in
 from looseleaf.devices.requests import HOST
 from looseleaf.devices.storages import patch_class_defaults, patch_serialization, patch_storages
 from looseleaf.devices.streams import StreamRegistry, generic
 from looseleaf.devices.tagged_backend import TaggedBackend
 from looseleaf.devices.tags import index_of, retag_storage, storage_index
 from looseleaf.devices.threads import patch_threads
-from looseleaf.devices.virtual import VirtualGpus
+from looseleaf.devices.virtual import SEGMENT_BYTES, VirtualGpus, round_up
 from looseleaf.errors import PreconditionFailed
 
 torch: Any = importlib.import_module("torch")
@@ -144,11 +145,12 @@ class KernelBackend(TaggedBackend):
         patch_storages(gpus, self.mode, patches)
         patch_serialization(lambda storage, index: refuse("torch.load to a CUDA device"), gpus, patches)
         patch_legacy(patches, lambda *args, **kwargs: refuse("a torch.cuda tensor type"))
-        names = {*memory_answers(gpus), *work_answers(gpus), *_REFUSED}
+        names = {*memory_answers(gpus), *work_answers(gpus), *_REFUSED} - {"mem_get_info"}
         for name in sorted(names):
             if hasattr(torch.cuda, name):
                 stand_in = standing_in(getattr(torch.cuda, name), name, refusing(f"torch.cuda.{name}"))
                 patches.set_where_same(CUDA_MODULES, name, stand_in)
+        patches.set_where_same(CUDA_MODULES, "mem_get_info", named(self._free_and_total, "mem_get_info"))
         # Optimizers ask for the current stream before every step, on CPUs too: an answer, not a use.
         streams = StreamRegistry(gpus)
         for name, answer in streams.answers().items():
@@ -158,11 +160,18 @@ class KernelBackend(TaggedBackend):
             patches.set(torch, name, generic(getattr(torch, name), refusing(f"torch.{name}")))
         for name in (*accelerator_memory_answers(gpus), "synchronize", "set_stream"):
             if name in vars(torch.accelerator):
-                patches.set(torch.accelerator, name, refusing(f"torch.accelerator.{name}"))
+                answers = name == "get_memory_info"
+                answer = named(self._free_and_total, name) if answers else refusing(f"torch.accelerator.{name}")
+                patches.set(torch.accelerator, name, answer)
         generators = tuple(DefaultGenerator(gpus, index) for index in range(gpus.count))
         patches.set(torch.cuda, "default_generators", generators)
         self._patch_tensors()
         patch_threads(self.ensure_thread, self.leave_thread, patches)
+
+    def _free_and_total(self, device: Any = None) -> tuple[int, int]:
+        """Of the GPU that the next cell gets: it holds nothing but what this session keeps on it."""
+        index, total = index_from(self.gpus, device), self.gpus.memory_bytes
+        return max(total - round_up(self.gpus.session_bytes(index), SEGMENT_BYTES), 0), total
 
     def _patch_tensors(self) -> None:
         """The few ways to a device that do not ask torch's Python side to open it."""

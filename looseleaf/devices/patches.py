@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 _ABSENT = object()
+
+
+def named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A function of its own that calls `function` and is called `name`, as in help and tracebacks.
+
+    Of its own, because torch.compile keys tables by the functions it finds and takes no function twice.
+    """
+
+    def answer(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    answer.__name__ = answer.__qualname__ = name
+    return answer
 
 
 class PatchSet:

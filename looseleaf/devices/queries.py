@@ -10,23 +10,17 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
+from looseleaf.devices.description import VIRTUAL, GpuDescription
 from looseleaf.devices.device_type import patch_device_type
 from looseleaf.devices.generators import generator_answers
-from looseleaf.devices.patches import PatchSet
+from looseleaf.devices.patches import PatchSet, named
 from looseleaf.devices.requests import checked
-from looseleaf.devices.virtual import (
-    CAPABILITY,
-    CUDA_VERSION,
-    CUDNN_VERSION,
-    DEVICE_NAME,
-    MULTI_PROCESSORS,
-    VirtualGpus,
-)
+from looseleaf.devices.virtual import VirtualGpus
 
 torch: Any = importlib.import_module("torch")
 CUDA_MODULES: tuple[Any, ...] = (torch.cuda, torch.cuda.memory, torch.cuda.random, torch.cuda.streams)
 
-
+CUDNN_VERSION = 91002
 FFT_PLANS_MAX = 4096
 # What `torch.accelerator` asks C++: by its name there, the answer of `torch.cuda`.
 _ACCELERATOR_IN_C = {
@@ -38,24 +32,23 @@ _ACCELERATOR_IN_C = {
 class DeviceProperties:
     """As `torch.cuda.get_device_properties` gives them."""
 
-    def __init__(self, index: int, total_memory: int) -> None:
-        self.name = DEVICE_NAME
-        self.major, self.minor = CAPABILITY
-        self.total_memory = total_memory
-        self.multi_processor_count = MULTI_PROCESSORS
+    def __init__(self, index: int, gpu: GpuDescription) -> None:
+        self.name = self.gcnArchName = gpu.name
+        self.major, self.minor = gpu.major, gpu.minor
+        self.total_memory = gpu.memory_bytes
+        self.multi_processor_count = gpu.multi_processors
         self.is_integrated = 0
         self.is_multi_gpu_board = 0
         self.warp_size = 32
-        self.max_threads_per_multi_processor = 2048
+        self.max_threads_per_multi_processor = gpu.threads_per_multi_processor
         self.max_threads_per_block = 1024
         self.regs_per_multiprocessor = 65536
         self.shared_memory_per_block = 49152
-        self.shared_memory_per_block_optin = 166912
-        self.shared_memory_per_multiprocessor = 167936
-        self.L2_cache_size = 40 << 20
+        self.shared_memory_per_block_optin = gpu.shared_memory_per_block_optin_bytes
+        self.shared_memory_per_multiprocessor = gpu.shared_memory_per_block_optin_bytes + 1024
+        self.L2_cache_size = gpu.l2_cache_bytes
         self.pci_bus_id = self.pci_device_id = self.pci_domain_id = index
         self.uuid = f"00000000-0000-4c4c-0000-{index:012x}"
-        self.gcnArchName = DEVICE_NAME
 
     def __repr__(self) -> str:
         return (
@@ -77,11 +70,21 @@ def index_from(gpus: VirtualGpus, device: Any) -> int:
     return gpus.current if given.index is None else checked(gpus, given.index)
 
 
+def has_cuda_build() -> bool:
+    """Whether this torch was built for CUDA: what it was built for it tells itself, without a device."""
+    return bool(torch.backends.cuda.is_built())
+
+
+def _build_answers(gpus: VirtualGpus) -> dict[str, Callable[..., Any]]:
+    gpu = gpus.description
+    return {"get_arch_list": lambda: [f"sm_{gpu.major}{gpu.minor}"], "get_gencode_flags": lambda: ""}
+
+
 def cuda_answers(gpus: VirtualGpus) -> dict[str, Callable[..., Any]]:
     """By the name of the `torch.cuda` function."""
 
     def properties(device: Any = None) -> DeviceProperties:
-        return DeviceProperties(index_from(gpus, device), gpus.memory_bytes)
+        return DeviceProperties(index_from(gpus, device), gpus.description)
 
     def set_device(device: Any) -> None:
         if isinstance(device, int) and device < 0:
@@ -107,8 +110,7 @@ def cuda_answers(gpus: VirtualGpus) -> dict[str, Callable[..., Any]]:
         "can_device_access_peer": lambda device, peer: index_from(gpus, device) != index_from(gpus, peer),
         "is_bf16_supported": lambda including_emulation=True: gpus.count > 0,
         "is_tf32_supported": lambda: gpus.count > 0,
-        "get_arch_list": lambda: [f"sm_{CAPABILITY[0]}{CAPABILITY[1]}"],
-        "get_gencode_flags": lambda: "",
+        **({} if has_cuda_build() else _build_answers(gpus)),
         "is_initialized": lambda: gpus.context_open,
         "is_current_stream_capturing": lambda: False,
         "get_allocator_backend": lambda: "native",
@@ -149,29 +151,17 @@ def patch_queries(gpus: VirtualGpus, patches: PatchSet) -> None:
     for name, same in _ACCELERATOR_IN_C.items():
         if hasattr(torch._C, name):
             patches.set(torch._C, name, named(cuda_answers(gpus)[same], name))
-    patches.set(torch.version, "cuda", CUDA_VERSION)
-    patches.set(torch.backends.cuda, "is_built", named(lambda: True, "is_built"))
     patches.set(torch.backends.cudnn, "is_available", lambda: True)
-    patches.set(torch.backends.cudnn, "version", lambda: CUDNN_VERSION)
+    if not has_cuda_build():
+        patches.set(torch.version, "cuda", gpus.description.cuda_version or VIRTUAL.cuda_version)
+        patches.set(torch.backends.cuda, "is_built", named(lambda: True, "is_built"))
+        patches.set(torch.backends.cudnn, "version", lambda: CUDNN_VERSION)
     # Plans of Fourier transforms that CUDA would keep; there are none.
     patches.set(torch.backends.cuda.cuFFTPlanCache, "size", 0)
     patches.set(torch.backends.cuda.cuFFTPlanCache, "max_size", FFT_PLANS_MAX)
     patches.set(torch.backends.cuda.cuFFTPlanCache, "clear", lambda self: None)
     # Layers ask this before they lay out weights for cuDNN, which is not there.
     patches.set(torch.backends.cudnn, "is_acceptable", lambda tensor: False)
-
-
-def named(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A function of its own that calls `function` and is called `name`, as in help and tracebacks.
-
-    Of its own, because torch.compile keys tables by the functions it finds and takes no function twice.
-    """
-
-    def answer(*args: Any, **kwargs: Any) -> Any:
-        return function(*args, **kwargs)
-
-    answer.__name__ = answer.__qualname__ = name
-    return answer
 
 
 def standing_in(original: Any, name: str, refuse: Callable[..., Any]) -> Any:

@@ -12,8 +12,8 @@ from typing import Any, NoReturn
 
 from looseleaf.devices.hook import PostImportHook
 from looseleaf.devices.mode import Scan, VirtualDeviceMode
-from looseleaf.devices.patches import PatchSet
-from looseleaf.devices.queries import CUDA_MODULES, named, standing_in
+from looseleaf.devices.patches import PatchSet, named
+from looseleaf.devices.queries import CUDA_MODULES, standing_in
 from looseleaf.devices.stack import on_stack
 from looseleaf.devices.tags import index_of
 from looseleaf.errors import Unsupported

@@ -9,17 +9,13 @@ import struct
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
 
 from looseleaf.devices.backend import DeviceState
-from looseleaf.units import GIB, MIB
+from looseleaf.devices.description import VIRTUAL, VIRTUAL_MEMORY_BYTES, GpuDescription
+from looseleaf.units import MIB
 
-DEVICE_NAME = "LooseLeaf Virtual GPU"
-CAPABILITY = (8, 0)
-MULTI_PROCESSORS = 108
-CUDA_VERSION = "12.8"
-CUDNN_VERSION = 91002
-
-VIRTUAL_MEMORY_BYTES = 16 * GIB
 # CUDA's caching allocator rounds every tensor up to this, and asks the driver for no less than that.
 ALLOCATION_BYTES = 512
 SEGMENT_BYTES = 2 * MIB
@@ -158,10 +154,22 @@ class VirtualGenerator:
 
 
 class VirtualGpus:
-    """All virtual GPUs of this process, and whether and when a cell first used one."""
+    """All virtual GPUs of this process, and whether and when a cell first used one.
 
-    def __init__(self, count: int, memory_bytes: int = VIRTUAL_MEMORY_BYTES, delays: bool = False) -> None:
-        self.memory_bytes = memory_bytes
+    In a kernel they stand for the pool's, of whichever kind; `session_bytes(index)` tells what the session keeps on
+    one of them between cells.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        memory_bytes: int = VIRTUAL_MEMORY_BYTES,
+        delays: bool = False,
+        description: GpuDescription | None = None,
+    ) -> None:
+        self.description = description or replace(VIRTUAL, memory_bytes=memory_bytes)
+        self.memory_bytes = self.description.memory_bytes
+        self.session_bytes: Callable[[int], int] = lambda _index: 0
         self.delays = delays
         self.ledgers: list[Ledger] = []
         self.generators: list[VirtualGenerator] = []

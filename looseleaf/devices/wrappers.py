@@ -14,8 +14,7 @@ from looseleaf.devices import autocast, mismatches
 from looseleaf.devices.autograd import in_backward
 from looseleaf.devices.comm import comm_answers
 from looseleaf.devices.mode import Scan, VirtualDeviceMode
-from looseleaf.devices.patches import PatchSet
-from looseleaf.devices.queries import named
+from looseleaf.devices.patches import PatchSet, named
 from looseleaf.devices.requests import HOST, requested
 from looseleaf.devices.stack import on_stack
 from looseleaf.devices.tags import index_of

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, cast
 
 from looseleaf.devices.backend import KINDS, Kind
+from looseleaf.devices.description import GpuDescription, of_message
 from looseleaf.errors import InvalidArgument, LooseLeafError, Timeout, Unavailable
 from looseleaf.kernel_config import KernelConfig
 from looseleaf.protocol import fields
@@ -27,7 +28,10 @@ SILENT_RETRY_S_MAX: Final = 60.0
 
 @dataclass(frozen=True)
 class Welcome:
-    """What the daemon said to our hello. `gpus`: what cells may see; `gpu_memory_bytes`: of each, 0 if not told."""
+    """What the daemon said to our hello.
+
+    `gpus`: what cells may see; `gpu_memory_bytes`: of each, 0 if not told; `gpu`: what real ones are, if told.
+    """
 
     session_id: str
     host_id: str
@@ -36,6 +40,7 @@ class Welcome:
     gpu_memory_bytes: int
     epoch: int
     version: int
+    gpu: GpuDescription | None = None
 
     @classmethod
     def of(cls, body: Message) -> Welcome:
@@ -48,6 +53,7 @@ class Welcome:
             fields.text(body, "session_id"), fields.text(body, "host_id"), cast("Kind", device),
             fields.integer(body, "pool_gpus", gpus), fields.integer(body, "gpu_memory_bytes", 0),
             fields.integer(body, "epoch"), fields.integer(body, "version"),
+            of_message(fields.mapping(body, "gpu")) if "gpu" in body else None,
         )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, Final
 
 from looseleaf import devices
@@ -16,6 +17,8 @@ from looseleaf.checkpoint.history import checked_out_version
 from looseleaf.checkpoint.manifest import Manifest
 from looseleaf.checkpoint.stub import tell_whereabouts
 from looseleaf.checkpoint.tracker import StateTracker
+from looseleaf.devices.description import described
+from looseleaf.devices.smi_shim import offer_smi
 from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, Unavailable
 from looseleaf.ids import Epoch, SessionId, Version, new_execution_id, new_session_id
 from looseleaf.kernel.commit_policy import CommitPolicy
@@ -163,14 +166,25 @@ class KernelSession:
             self._io = None
 
     def _install_devices(self, welcome: Welcome) -> None:
-        wanted = (welcome.device, welcome.gpus, welcome.gpu_memory_bytes)
+        wanted = (welcome.device, welcome.gpus, welcome.gpu_memory_bytes, welcome.gpu)
         if wanted == self._devices:
             return
-        if welcome.gpu_memory_bytes:
-            devices.install("kernel", welcome.device, welcome.gpus, memory_bytes=welcome.gpu_memory_bytes)
-        else:
-            devices.install("kernel", welcome.device, welcome.gpus)
+        memory_bytes = welcome.gpu_memory_bytes or devices.VIRTUAL_MEMORY_BYTES
+        devices.install(
+            "kernel", welcome.device, welcome.gpus, memory_bytes=memory_bytes, description=welcome.gpu,
+            session_bytes=self._device_bytes,
+        )  # fmt: skip
+        gpu = described(welcome.device, memory_bytes, welcome.gpu)
+        # Before the tracker notes what the environment was: it is none of the session's changes.
+        offer_smi(os.environ, Path(self.config.run_dir) / "bin", welcome.device, welcome.gpus, gpu)
         self._devices = wanted
+
+    def _device_bytes(self, index: int) -> int:
+        """What the newest version keeps on the cell's GPU of this number."""
+        manifest, device = self.manifest, f"cuda:{index}"
+        if manifest is None:
+            return 0
+        return sum(entry.size_bytes for entry in manifest.payloads.values() if entry.device == device)
 
     @property
     def version(self) -> Version:

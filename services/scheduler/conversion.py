@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from looseleaf.devices.description import GpuDescription, of_message
 from looseleaf.errors import InvalidArgument
 from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, Version, WorkerId, check_id
 from looseleaf.services.scheduler.core.facts import (
@@ -117,7 +118,13 @@ def host_report(request: scheduler_pb2.HeartbeatRequest) -> HostReport:
         request.device_kind, tuple(worker_facts(worker) for worker in request.workers),
         tuple(lease_facts(lease) for lease in request.leases), request.draining, request.gpu_memory_bytes,
         tuple(EndedHolder(WorkerId(ended.worker_id), ended.why, ended.ended_s_ago) for ended in request.ended_holders),
+        gpu_facts(request.gpu) if request.HasField("gpu") else None,
     )
+
+
+def gpu_facts(gpu: scheduler_pb2.GpuDescription) -> GpuDescription:
+    """What a host says its GPUs are."""
+    return of_message({field.name: getattr(gpu, field.name) for field in gpu.DESCRIPTOR.fields})
 
 
 def figures_facts(figures: scheduler_pb2.ExecutionFigures) -> Figures:
@@ -169,4 +176,5 @@ def _host_message(host: HostView) -> scheduler_pb2.HostState:
         device_kind=host.device_kind, heartbeat_age_s=host.heartbeat_age_s, liveness=host.liveness,
         workers=[worker_message(worker) for worker in host.workers],
         leases=[lease_message(lease) for lease in host.leases],
+        gpu=scheduler_pb2.GpuDescription(**host.gpu.message()) if host.gpu is not None else None,
     )

@@ -9,9 +9,11 @@ from typing import Any
 
 import structlog
 
+from looseleaf.devices.description import GpuDescription
 from looseleaf.errors import LooseLeafError
 from looseleaf.ids import LeaseId
 from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
+from looseleaf.services.worker_daemon.gpus import gpu_of
 from looseleaf.v1 import scheduler_pb2 as pb
 
 log = structlog.get_logger()
@@ -38,6 +40,7 @@ class Heartbeat:
         self._sending = asyncio.Lock()
         self._failing = False
         self._hosts: dict[str, str] = {}
+        self._gpu: GpuDescription | None = None
         self._hosts_read_s = float("-inf")
 
     def nudge(self) -> None:
@@ -105,6 +108,12 @@ class Heartbeat:
             except LooseLeafError as error:
                 log.warning("pool_unknown", reason=error.reason)
             else:
+                self._gpu = gpu_of(pool)
                 self._hosts = {host.host.host_id: host.host.address for host in pool.hosts if host.liveness != "dead"}
                 self._hosts_read_s = time.monotonic()
         return self._hosts
+
+    async def pool_gpu(self) -> GpuDescription | None:
+        """What the pool's GPUs are, as far as a live host told; at most `HOSTS_CACHE_S` old."""
+        await self.addresses()
+        return self._gpu

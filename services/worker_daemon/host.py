@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from looseleaf.devices.description import GpuDescription
 from looseleaf.ids import SessionId
 from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
 from looseleaf.services.worker_daemon.execution import HostFacts
 from looseleaf.services.worker_daemon.execution_log import ExecutionLog
+from looseleaf.services.worker_daemon.gpus import gpu_message
 from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.regions import HostRegions
 from looseleaf.services.worker_daemon.reports import Reporter
@@ -35,6 +37,8 @@ class Host:
     reporter: Reporter
     kernels: Callable[[], int]
     changed: Callable[[], None]
+    # What its GPUs are, if they are real and the driver told.
+    gpu: GpuDescription | None = None
     kernel_sessions: Callable[[], Sequence[SessionId]] = tuple
     executions: ExecutionLog = field(default_factory=ExecutionLog)
     # A new start of the daemon is a new incarnation: its old leases and workers are gone.
@@ -54,6 +58,7 @@ class Host:
             leases=[lease_message(lease, own) for lease in self.leases.held()],
             draining=self.draining,
             gpu_memory_bytes=self.gpu_memory_bytes,
+            gpu=gpu_message(self.gpu),
             ended_holders=[
                 scheduler_pb2.EndedHolder(worker_id=ended.worker_id, why=ended.why, ended_s_ago=now_s - ended.ended_s)
                 for ended in self.pool.ended_holders(now_s)

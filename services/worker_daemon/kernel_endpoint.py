@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
 
+from looseleaf.devices.description import GpuDescription
 from looseleaf.errors import CapacityExceeded, PreconditionFailed, Unavailable, Unsupported
 from looseleaf.ids import Epoch, ExecutionId, SessionId, check_id, new_session_id
 from looseleaf.protocol import fields
@@ -25,6 +26,7 @@ from looseleaf.v1 import worker_daemon_pb2 as pb
 log = structlog.get_logger()
 
 Body = dict[str, Any]
+PoolGpu = Callable[[], Awaitable[GpuDescription | None]]
 
 ACCEPT_RETRY_S = 1.0
 
@@ -32,7 +34,7 @@ ACCEPT_RETRY_S = 1.0
 class KernelEndpoint:
     """Accepts kernels on a Unix socket of mode 0600; refuses more than `kernels_max` at once.
 
-    `host`: what the answer to a kernel's hello says of this host.
+    `host`: what the answer to a kernel's hello says of this host, and `pool_gpu` of the GPUs that its cells get.
     """
 
     def __init__(
@@ -42,12 +44,14 @@ class KernelEndpoint:
         clients: RelayClients,
         host: Body,
         kernels_max: int,
+        pool_gpu: PoolGpu | None = None,
     ) -> None:
         self.path = path
         self._new_requests = new_requests
         self._clients = clients
         self._host = host
         self._kernels_max = kernels_max
+        self._pool_gpu = pool_gpu
         self._sock: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._connections: set[KernelConnection] = set()
@@ -108,7 +112,7 @@ class KernelEndpoint:
             raise
         owner = StateOwner()
         requests = self._new_requests(owner)
-        connection = KernelConnection(sock, owner, requests, self._clients, self._host)
+        connection = KernelConnection(sock, owner, requests, self._clients, self._host, self._pool_gpu)
         self._connections.add(connection)
         task = asyncio.create_task(self._serve(connection, requests, peer))
         self._tasks.add(task)
@@ -141,11 +145,18 @@ class KernelConnection:
     """One kernel: its session, its state requests, its submitted cells."""
 
     def __init__(
-        self, sock: socket.socket, owner: StateOwner, requests: StateRequests, clients: RelayClients, host: Body
+        self,
+        sock: socket.socket,
+        owner: StateOwner,
+        requests: StateRequests,
+        clients: RelayClients,
+        host: Body,
+        pool_gpu: PoolGpu | None = None,
     ) -> None:
         self._owner = owner
         self._clients = clients
         self._host = host
+        self._pool_gpu = pool_gpu
         self._runs: dict[ExecutionId, RunRelay] = {}
         handlers: dict[str, Any] = {
             **requests.handlers(),
@@ -195,9 +206,11 @@ class KernelConnection:
         )
         self._owner.session_id, self._owner.epoch = session_id, Epoch(head.epoch)
         log.info("kernel_joined", session=session_id, epoch=head.epoch, version=head.version)
+        gpu = await self._pool_gpu() if self._pool_gpu is not None else None
         return Reply(
             {
                 "v": PROTOCOL_VERSION,
+                **({"gpu": gpu.message()} if gpu is not None else {}),
                 "session_id": session_id,
                 "epoch": head.epoch,
                 "version": head.version,

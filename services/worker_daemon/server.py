@@ -11,6 +11,8 @@ from typing import Any
 import structlog
 
 from looseleaf.config import DaemonConfig
+from looseleaf.devices.description import GpuDescription, described
+from looseleaf.devices.smi_shim import offer_smi
 from looseleaf.ids import HostId, LeaseId
 from looseleaf.rpc.address import dialled_address
 from looseleaf.rpc.server import Registration
@@ -23,6 +25,7 @@ from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
 from looseleaf.services.worker_daemon.core.worker_life import KeepRules
 from looseleaf.services.worker_daemon.durability import DurabilityQueue
 from looseleaf.services.worker_daemon.execution import HostFacts
+from looseleaf.services.worker_daemon.gpus import probed_gpus
 from looseleaf.services.worker_daemon.heartbeat import CALL_TIMEOUT_S, Heartbeat
 from looseleaf.services.worker_daemon.host import Host
 from looseleaf.services.worker_daemon.kernel_endpoint import KernelEndpoint
@@ -69,6 +72,8 @@ class _Builder:
         uploads = RegionUploads(self.store, SharedRegionServiceStub(store_channel), self.regions)
         self.durability = DurabilityQueue(self.store, self.regions, uploads.put)
         self.host: Host | None = None
+        # What the real GPUs of this host are, as their driver told.
+        self.gpus: list[GpuDescription] = []
 
     def _snapshot(self) -> scheduler_pb2.HeartbeatRequest:
         assert self.host is not None
@@ -93,6 +98,8 @@ class _Builder:
         config = self.config
         self.service.hold_ready()
         address = dialled_address(self.service.address, config.advertise)
+        # Before anything takes the exits of processes for its own.
+        self.gpus = await probed_gpus(config.python) if config.device == "cuda" and config.gpus else []
         become_subreaper()
         self.reaper.start()
         self.service.on_stop(self._stop_reaper)
@@ -116,7 +123,7 @@ class _Builder:
             ),
             address,
             config.gpus,
-            config.gpu_memory_bytes,
+            self._gpu_memory_bytes(),
             self.leases,
             self.regions,
             pool,
@@ -124,6 +131,7 @@ class _Builder:
             reporter,
             lambda: endpoint.kernels,
             self.heartbeat.nudge,
+            gpu=self.gpus[0] if self.gpus else None,
             kernel_sessions=lambda: endpoint.sessions,
         )
         servicer = WorkerDaemonServicer(self.host)
@@ -137,10 +145,22 @@ class _Builder:
             "host_id": self.host_id,
             "device": self.config.device,
             "gpus": self._cell_gpus(),
-            "gpu_memory_bytes": self.config.gpu_memory_bytes,
+            "gpu_memory_bytes": self._gpu_memory_bytes(),
             "hash_seed": self.config.hash_seed,
         }
-        return KernelEndpoint(str(self.config.kernel_socket), self._requests, clients, told, self.config.kernels_max)
+        return KernelEndpoint(
+            str(self.config.kernel_socket), self._requests, clients, told, self.config.kernels_max, self._pool_gpu
+        )
+
+    async def _pool_gpu(self) -> GpuDescription | None:
+        """What kernels may say of the GPUs that their cells get; virtual ones are described by their own code."""
+        if self.config.device != "cuda":
+            return None
+        return self.gpus[0] if self.gpus else await self.heartbeat.pool_gpu()
+
+    def _gpu_memory_bytes(self) -> int:
+        """Of the smallest GPU, as its driver tells or as the configuration has it."""
+        return min((gpu.memory_bytes for gpu in self.gpus), default=self.config.gpu_memory_bytes)
 
     async def _begin(
         self, servicer: WorkerDaemonServicer, endpoint: KernelEndpoint, pool: WorkerPool, reporter: Reporter
@@ -204,11 +224,16 @@ class _Builder:
         return min(self.config.gpus, 1) if self.config.cell_gpus is None else self.config.cell_gpus
 
     def _worker_env(self) -> dict[str, str]:
+        memory_bytes = self._gpu_memory_bytes()
+        gpu = described(self.config.device, memory_bytes, self.gpus[0] if self.gpus else None)
+        env = {"PATH": os.environ.get("PATH", os.defpath)}
+        offer_smi(env, Path(self.config.run_dir) / "bin", self.config.device, self._cell_gpus(), gpu)
         return {
+            **env,
             "LOOSELEAF_HOST_ID": self.host_id,
             "LOOSELEAF_DEVICE": self.config.device,
             "LOOSELEAF_GPUS": str(self._cell_gpus()),
-            "LOOSELEAF_GPU_MEMORY_BYTES": str(self.config.gpu_memory_bytes),
+            "LOOSELEAF_GPU_MEMORY_BYTES": str(memory_bytes),
             "LOOSELEAF_THREADS": str(os.cpu_count() or 1),
         }
 

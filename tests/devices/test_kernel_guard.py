@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from looseleaf import devices
+from looseleaf.devices.description import GpuDescription
 from looseleaf.errors import PreconditionFailed
 
 pytestmark = pytest.mark.usefixtures("kernel")
@@ -61,7 +62,7 @@ def _saved_on_device() -> io.BytesIO:
         lambda: torch.cuda.empty_cache(),
         lambda: torch.cuda.memory_allocated(),
         lambda: torch.cuda.max_memory_allocated(),
-        lambda: torch.cuda.mem_get_info(),
+        lambda: torch.cuda.device_memory_used(),
         lambda: torch.cuda.memory_summary(),
         lambda: torch.cuda.reset_peak_memory_stats(),
         lambda: torch.cuda.Stream(),
@@ -202,6 +203,34 @@ def test_backend_of_a_kernel_reports_no_touch_and_no_residency() -> None:
     assert backend.touched() is None
     assert backend.resident_bytes() == {}
     assert isinstance(backend, devices.DeviceBackend)
+
+
+def test_memory_of_the_pool_s_gpu_is_told_less_what_the_session_keeps_there() -> None:
+    total = devices.VIRTUAL_MEMORY_BYTES
+    assert torch.cuda.mem_get_info() == torch.accelerator.get_memory_info() == (total, total)
+    devices.install("kernel", "emulated", 2, session_bytes=lambda index: (3 << 20) * index)
+    assert torch.cuda.mem_get_info("cuda:1") == (total - (4 << 20), total)
+    assert torch.cuda.mem_get_info(0) == (total, total)
+    with pytest.raises(RuntimeError, match="invalid device ordinal"):
+        torch.cuda.mem_get_info(2)
+
+
+def test_kernel_of_real_gpus_tells_what_their_driver_told() -> None:
+    gpu = GpuDescription("NVIDIA H200", 141 << 30, 9, 0, 132, "12.8", "570.1", 50 << 20, 2048, 232448)
+    devices.install("kernel", "cuda", 1, description=gpu)
+    properties = torch.cuda.get_device_properties(0)
+    assert (properties.name, properties.multi_processor_count) == ("NVIDIA H200", 132)
+    assert (properties.total_memory, torch.cuda.get_device_capability()) == (141 << 30, (9, 0))
+    assert torch.cuda.get_device_name() == "NVIDIA H200" and torch.cuda.mem_get_info() == (141 << 30, 141 << 30)
+
+
+def test_casting_and_scaling_for_cuda_do_on_the_host_what_they_do_beside_a_real_gpu() -> None:
+    with torch.autocast("cuda"):
+        assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype is torch.float32
+    loss = torch.ones((), requires_grad=True)
+    scaler = torch.amp.GradScaler("cuda", init_scale=4.0)
+    scaler.scale(loss).backward()
+    assert loss.grad is not None and float(loss.grad) == 4.0
 
 
 def test_kernel_of_real_gpus_refuses_alike() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from looseleaf.devices.description import GpuDescription
 from looseleaf.errors import InvalidArgument, Unavailable
 from looseleaf.kernel.link import SILENT_RETRY_S_MAX, DaemonLink
 from looseleaf.kernel_config import KernelConfig
@@ -35,14 +36,16 @@ def test_connect_soon_after_a_failure_is_refused_unless_somebody_insists(
     link = link_to(config)
     with pytest.raises(Unavailable):
         link.connect("s-1", "t", insist=False)
-    daemon = new_daemon(host={"gpus": 2, "device": "emulated", "gpu_memory_bytes": 1 << 30})
+    gpu = GpuDescription("NVIDIA H100", 80 << 30, 9, 0, 132)
+    daemon = new_daemon(host={"gpus": 2, "device": "cuda", "gpu_memory_bytes": 1 << 30, "gpu": gpu.message()})
     with pytest.raises(Unavailable):
         link.connect("s-1", "t", insist=False)
     assert daemon.count("hello") == 0
     _connection, new = link.connect("s-1", "title", insist=True)
     hello = daemon.wait_for("hello")
     assert new and (hello["session_id"], hello["title"], hello["role"]) == ("s-1", "title", "kernel")
-    assert link.welcome is not None and (link.welcome.gpus, link.welcome.device) == (2, "emulated")
+    assert link.welcome is not None and (link.welcome.gpus, link.welcome.device) == (2, "cuda")
+    assert link.welcome.gpu == gpu
     assert link.connect("s-1", "title", insist=False)[1] is False
     link.close()
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from looseleaf.devices.description import GpuDescription
 from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, Version, WorkerId
 
 
@@ -171,6 +172,8 @@ class HostReport:
     gpu_memory_bytes: int = 0
     # Those of the last minutes only.
     ended_holders: tuple[EndedHolder, ...] = ()
+    # Of each of its GPUs; None if it did not tell.
+    gpu: GpuDescription | None = None
 
 
 @dataclass(frozen=True, slots=True)

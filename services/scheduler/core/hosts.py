@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from looseleaf.devices.description import GpuDescription
 from looseleaf.ids import ExecutionId, HostId, SessionId, Version, WorkerId
 from looseleaf.services.scheduler.core.facts import (
     Hold,
@@ -85,6 +86,7 @@ class Host:
     gpu_count: int = 0
     device_kind: str = ""
     gpu_memory_bytes: int = 0
+    gpu: GpuDescription | None = None
     draining: bool = False
     heartbeats: int = 0
     alive: bool = True
@@ -195,7 +197,7 @@ def merge_report(
     shows running it has completed since.
     """
     host.address, host.gpu_count, host.device_kind = report.address, report.gpu_count, report.device_kind
-    host.gpu_memory_bytes, host.draining = report.gpu_memory_bytes, report.draining
+    host.gpu_memory_bytes, host.draining, host.gpu = report.gpu_memory_bytes, report.draining, report.gpu
     host.last_seen_s, host.alive, host.awaited = now_s, True, False
     host.heartbeats += 1
     completed = []

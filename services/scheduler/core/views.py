@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from looseleaf.devices.description import GpuDescription
 from looseleaf.ids import HostId
 from looseleaf.services.scheduler.core.facts import Lease, WorkerReport
 from looseleaf.services.scheduler.core.hosts import Worker
@@ -22,6 +23,7 @@ class HostView:
     liveness: str
     workers: tuple[WorkerReport, ...]
     leases: tuple[Lease, ...]
+    gpu: GpuDescription | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ def pool_view(state: State, now_s: float) -> PoolView:
             host.host_id, host.address, host.gpu_count, host.device_kind, max(0.0, now_s - host.last_seen_s),
             host.liveness(now_s, state.limits).value,
             tuple(_worker_view(worker, now_s) for worker in sorted(host.workers.values(), key=lambda w: w.worker_id)),
-            tuple(entry.lease for entry in state.leases.on_host(host.host_id)),
+            tuple(entry.lease for entry in state.leases.on_host(host.host_id)), host.gpu,
         )
         for host in state.hosts
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from looseleaf.devices.description import GpuDescription
 from looseleaf.errors import InvalidArgument
 from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, Version, WorkerId
 from looseleaf.services.scheduler import conversion
@@ -18,6 +19,7 @@ from looseleaf.services.scheduler.core.facts import (
     WorkerReport,
     WorkerStage,
 )
+from looseleaf.services.scheduler.core.views import HostView, PoolView
 from looseleaf.v1 import recipe_pb2, scheduler_pb2, types_pb2
 
 
@@ -49,6 +51,17 @@ def test_heartbeat_tells_which_workers_ended_with_unsaved_variables() -> None:
         host=types_pb2.HostAddress(host_id="h0", address="unix:/h0"), incarnation="i1",
         ended_holders=[scheduler_pb2.EndedHolder(worker_id="w1", why="exited", ended_s_ago=1.5)])
     assert conversion.host_report(request).ended_holders == (EndedHolder(WorkerId("w1"), "exited", 1.5),)
+
+
+def test_heartbeat_s_gpu_reaches_whoever_asks_for_the_pool() -> None:
+    gpu = GpuDescription("NVIDIA H100", 80 << 30, 9, 0, 132, "12.8", "570.1", 50 << 20, 2048, 232448)
+    request = scheduler_pb2.HeartbeatRequest(
+        host=types_pb2.HostAddress(host_id="h0", address="unix:/h0"), incarnation="i1",
+        gpu=scheduler_pb2.GpuDescription(**gpu.message()))
+    assert conversion.host_report(request).gpu == gpu
+    host = HostView(HostId("h0"), "unix:/h0", 1, "cuda", 0.0, "alive", (), (), gpu)
+    told = conversion.pool_message(PoolView((host,), 0, 0.0, ready=True)).hosts[0].gpu
+    assert conversion.gpu_facts(told) == gpu
 
 
 def test_run_names_the_worker_that_it_needs_and_for_what() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from daemon_fakes import Parts, region, until, within
 
+from looseleaf.devices.description import GpuDescription
 from looseleaf.errors import InvalidArgument, PreconditionFailed, Unavailable, Unsupported
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.aio_rpc import AsyncLink
@@ -36,6 +37,8 @@ channel.close()
 print("closed", flush=True)
 sys.stdin.readline()
 """
+
+GPU = GpuDescription("NVIDIA H100", 80 << 30, 9, 0, 132)
 
 
 class FakeClients:
@@ -99,10 +102,15 @@ def clients() -> FakeClients:
     return FakeClients()
 
 
+async def pool_gpu() -> GpuDescription:
+    """What the pool's GPUs are."""
+    return GPU
+
+
 @pytest.fixture
 async def endpoint(parts: Parts, clients: FakeClients, tmp_path: Path) -> AsyncIterator[KernelEndpoint]:
     fakes: Any = clients
-    made = KernelEndpoint(str(tmp_path / "k.sock"), parts.requests, fakes, HOST, 2)
+    made = KernelEndpoint(str(tmp_path / "k.sock"), parts.requests, fakes, HOST, 2, pool_gpu)
     made.start()
     yield made
     await within(made.stop())
@@ -117,7 +125,7 @@ async def kernel(endpoint: KernelEndpoint) -> AsyncIterator[Kernel]:
 
 async def test_hello_opens_the_session_and_tells_of_the_host(kernel: Kernel, clients: FakeClients) -> None:
     reply = await kernel.ask("hello", v=1, session_id="s-1", title="notes.ipynb", pid=1)
-    assert reply == {"v": 1, "session_id": "s-1", "epoch": 1, "version": 3, **HOST}
+    assert reply == {"v": 1, "session_id": "s-1", "epoch": 1, "version": 3, "gpu": GPU.message(), **HOST}
     assert clients.opened == [{"session_id": "s-1", "create": True, "raise_epoch": True, "title": "notes.ipynb"}]
 
 
