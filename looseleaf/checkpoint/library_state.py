@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from looseleaf import devices
-from looseleaf.checkpoint import shell_state
+from looseleaf.checkpoint import interpreter_state, shell_state, torch_flags
 from looseleaf.checkpoint.by_name import TABLE_MODULES
 from looseleaf.devices.backend import DeviceState
 
@@ -41,6 +41,8 @@ def _read_numpy(_: Mapping[str, Any]) -> _Values:
         "random": (kind, keys.tobytes(), int(position), int(has_gauss), float(gauss)),
         "print": {key: value for key, value in np.get_printoptions().items() if key != "override_repr"},
         "errors": dict(np.geterr()),
+        "error_call": np.geterrcall(),
+        "buffer_size": np.getbufsize(),
     }
 
 
@@ -50,6 +52,9 @@ def _apply_numpy(values: Mapping[str, Any]) -> None:
     kind, keys, *rest = values["random"]
     np.set_printoptions(**values["print"])
     np.seterr(**values["errors"])
+    np.seterrcall(values.get("error_call"))
+    if (size := values.get("buffer_size", np.getbufsize())) != np.getbufsize():
+        np.setbufsize(size)
     np.random.set_state((kind, np.frombuffer(keys, np.uint32), *rest))
 
 
@@ -63,8 +68,7 @@ def _read_torch(_: Mapping[str, Any]) -> _Values:
         "deterministic": (
             torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
         ),
-        "matmul_precision": torch.get_float32_matmul_precision(),
-        "cudnn": {name: getattr(torch.backends.cudnn, name) for name in _CUDNN},
+        "flags": torch_flags.read(),
         "anomaly": torch.is_anomaly_enabled(),
         "random": bytes(torch.default_generator.get_state().numpy()),
         "next_hook_id": torch.utils.hooks.RemovableHandle.next_id,
@@ -73,7 +77,6 @@ def _read_torch(_: Mapping[str, Any]) -> _Values:
 
 
 _TORCH_PRINTING: Final = ("precision", "threshold", "edgeitems", "linewidth", "sci_mode")
-_CUDNN: Final = ("enabled", "benchmark", "deterministic")
 
 
 def _apply_torch(values: Mapping[str, Any]) -> None:
@@ -88,9 +91,7 @@ def _apply_torch(values: Mapping[str, Any]) -> None:
     if (deterministic, warn_only) != now:
         # Only for a change: the call imports torch's compiler, 800 modules in seconds.
         torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-    torch.set_float32_matmul_precision(values["matmul_precision"])
-    for name, value in values["cudnn"].items():
-        setattr(torch.backends.cudnn, name, value)
+    torch_flags.apply(values["flags"])
     torch.autograd.set_detect_anomaly(values["anomaly"])
     for name, value in values["print"].items():
         setattr(torch._tensor_str.PRINT_OPTS, name, value)
@@ -219,6 +220,9 @@ def _read_logging(_: Mapping[str, Any]) -> _Values:
         "level": root.level, "disabled": root.manager.disable,
         "handlers": [handler for handler in root.handlers if _is_plain_handler(handler)],
         "levels": {name: level for name, level in sorted(levels.items()) if name.partition(".")[0] != "looseleaf"},
+        "level_names": {
+            level: logging.getLevelName(level) for level in sorted({*logging.getLevelNamesMapping().values()})
+        },
     }  # fmt: skip
 
 
@@ -230,6 +234,9 @@ def _apply_logging(values: Mapping[str, Any]) -> None:
     logging.disable(values["disabled"])
     for name, level in values["levels"].items():
         logging.getLogger(name).setLevel(level)
+    for level, name in values.get("level_names", {}).items():
+        if logging.getLevelName(level) != name:
+            logging.addLevelName(level, name)
 
 
 SECTIONS: Final[dict[str, Section]] = {
@@ -247,6 +254,7 @@ SECTIONS: Final[dict[str, Section]] = {
     ),
     "pandas": Section("pandas", lambda: _imported("pandas", "options"), _read_pandas, _apply_pandas),
     "decimal": Section("decimal", lambda: _imported("decimal", "getcontext"), _read_decimal, _apply_decimal),
+    "interpreter": Section(None, lambda: True, interpreter_state.read, interpreter_state.apply),
     "logging": Section(None, lambda: True, _read_logging, _apply_logging),
     "ipython": Section(
         None, lambda: shell_state.shell_here() is not None, shell_state.read_shell, shell_state.apply_shell
