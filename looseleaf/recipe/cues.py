@@ -41,7 +41,7 @@ _CUDA_QUERIES: Final = frozenset(
         "current_device", "is_bf16_supported", "is_initialized", "get_arch_list", "manual_seed", "manual_seed_all",
         "set_device", "device", "amp.GradScaler", "amp.custom_fwd", "amp.custom_bwd", "get_rng_state",
         "get_rng_state_all", "set_rng_state", "set_rng_state_all", "initial_seed", "seed", "seed_all",
-        "OutOfMemoryError",
+        "OutOfMemoryError", "mem_get_info",
     ]
 )  # fmt: skip
 
@@ -55,6 +55,12 @@ _RULES: Final[dict[str, Rule]] = {
     "torch.backends.mps": Rule("query"),
     "torch.xpu.is_available": Rule("query"),
     "torch.accelerator": Rule("query"),
+    "torch.accelerator.synchronize": Rule("op"),
+    "torch.accelerator.empty_cache": Rule("op"),
+    "torch.accelerator.memory_allocated": Rule("op"),
+    "torch.accelerator.max_memory_allocated": Rule("op"),
+    "torch.accelerator.memory_reserved": Rule("op"),
+    "torch.accelerator.max_memory_reserved": Rule("op"),
     "torch.Generator": Rule("plain"),
     # Keras and TensorFlow put what they make on the GPU of their own accord.
     "tensorflow": Rule("op", 0.8),
@@ -196,12 +202,27 @@ _HOST_ATTR: Final = re.compile(
     r"_count|_text)$|^(num|n|is|has)_"
 )
 # Calls on one small device value that a kernel may answer with a copy: reading it, not computing with it.
-READING_METHODS: Final = frozenset(["item", "cpu", "tolist", "numpy", "size", "dim", "numel"])
+READING_METHODS: Final = frozenset(
+    [
+        "item", "cpu", "tolist", "numpy", "size", "dim", "ndimension", "numel", "nelement", "stride", "element_size",
+        "get_device", "is_contiguous", "is_floating_point", "keys", "__len__",
+    ]
+)  # fmt: skip
 # These give the value again, still on the device: what is then done with it tells.
 SAME_VALUE_METHODS: Final = frozenset(["detach", "clone"])
+# So do these of containers and views of memory, and these attributes and functions.
+PASSING_METHODS: Final = frozenset(
+    [
+        "items", "values", "get", "copy", "view", "squeeze", "unsqueeze", "permute", "transpose", "t", "expand",
+        "unbind", "narrow", "select", "split", "chunk",
+    ]
+)  # fmt: skip
+VIEW_ATTRS: Final = frozenset(["data", "T", "mT", "grad"])
+PASSING_CALLS: Final = frozenset({"list", "tuple", "dict", "enumerate", "zip", "reversed", "iter", "next"})
 READING_CALLS: Final = frozenset(
     {
-        "print", "float", "int", "len", "str", "repr", "bool", "format", "round", "type", "isinstance", "display",
+        "print", "float", "int", "len", "str", "repr", "bool", "format", "round", "type", "isinstance", "display", "id",
+        "hasattr", "complex",
     }
 )  # fmt: skip
 

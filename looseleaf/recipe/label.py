@@ -12,16 +12,14 @@ from looseleaf.recipe.cues import (
     GPU_PACKAGES,
     HOST_PACKAGES,
     READING_CALLS,
-    READING_METHODS,
-    SAME_VALUE_METHODS,
-    is_host_attr,
 )
 from looseleaf.recipe.device_walk import DeviceWalk
 from looseleaf.recipe.facts import CellFacts
 from looseleaf.recipe.graph import Closure
 from looseleaf.recipe.session_view import SessionView
+from looseleaf.recipe.small_reads import only_reads
 from looseleaf.recipe.tree import UNPARSEABLE, nodes_of
-from looseleaf.recipe.values import Value
+from looseleaf.recipe.values import Value, known
 from looseleaf.units import MIB, format_bytes
 
 # Device values up to this size may be read in the kernel, without a GPU (design §3).
@@ -35,6 +33,8 @@ WAITS = 0.75
 CODES_KNOWN_MAX = 4096
 
 _REASON_CHARS_MAX = 200
+# What is read of a value tells where it lives.
+_OF_SMALL = {"device": known("cuda"), "is_cuda": known(True), "is_cpu": known(False)}
 _MOVING = frozenset({"to", "cuda", "to_device", "to_empty"})
 _SHELL_CALLS = frozenset({"get_ipython"})
 # What these do with a device follows from the cell's own text.
@@ -48,8 +48,6 @@ _FOLLOWED = HOST_PACKAGES | sys.stdlib_module_names | frozenset(
 _UNSEEN = GPU_PACKAGES | frozenset(
     ["jax", "jaxlib", "flax", "optax", "tensorflow", "keras", "xgboost", "lightgbm", "catboost", "numba", "triton"]
 )
-# `x.detach().cpu().numpy()` reads `x`, and then goes on with what was read.
-_PASSED_ON = READING_METHODS | SAME_VALUE_METHODS
 
 
 class DeviceLabel(StrEnum):
@@ -181,7 +179,7 @@ def _sentence(text: str) -> str:
 
 def _walked(facts: CellFacts, view: SessionView, small: frozenset[str]) -> DeviceWalk:
     def lookup(name: str) -> Value:
-        return Value(exact=True) if name in small else view.lookup(name)
+        return Value(exact=True, attrs=_OF_SMALL) if name in small else view.lookup(name)
 
     walk = DeviceWalk(lookup, view.log.background(view.uses_gpu, view.uses_framework))
     try:
@@ -222,37 +220,9 @@ def _small_reads(facts: CellFacts, closure: Closure, view: SessionView) -> froze
             sizes[name] = recorded.device_bytes
     if not sizes or sum(sizes.values()) > SMALL_READ_BYTES_MAX or not sizes.keys() <= facts.read_names:
         return frozenset()
-    return frozenset(sizes) if only_reads(facts.tree, frozenset(sizes)) else frozenset()
-
-
-def only_reads(tree: ast.Module, names: frozenset[str]) -> bool:
-    """Every use of `names` in `tree` reads a value: `x.item()`, `print(x)`, `f"{x}"`, `x.shape`, a bare `x`.
-
-    `x.detach()` is no reading by itself: its result is as much on the device.
-    """
-    allowed: set[int] = set()
-    for node in nodes_of(tree):
-        for used in map(_same_value, _read_at(node)):
-            if isinstance(used, ast.Name):
-                allowed.add(id(used))
-    uses = [n for n in nodes_of(tree) if isinstance(n, ast.Name) and n.id in names]
-    return all(isinstance(n.ctx, ast.Load) and id(n) in allowed for n in uses)
-
-
-def _read_at(node: ast.AST) -> list[ast.expr]:
-    """Expressions whose value `node` only reads."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in READING_METHODS:
-        return [node.func.value]
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in READING_CALLS:
-        return list(node.args)
-    if isinstance(node, (ast.FormattedValue, ast.Expr)):
-        return [node.value]
-    if isinstance(node, ast.Attribute) and is_host_attr(node.attr):
-        return [node.value]
-    return []
-
-
-def _same_value(node: ast.expr) -> ast.expr:
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _PASSED_ON:
-        node = node.func.value
-    return node
+    # Code that the cell calls may do anything with the values that it names.
+    codes = [code.reads for name in closure.state if (found := view.definition(name)) for code in found.codes]
+    codes += [recorded.global_names for name in closure.state if (recorded := view.recorded(name)) is not None]
+    if any(not names.isdisjoint(sizes) for names in codes):
+        return frozenset()
+    return frozenset(sizes) if only_reads(facts.tree, sizes) else frozenset()
