@@ -8,6 +8,7 @@ from typing import Any
 
 from looseleaf.errors import LooseLeafError
 from looseleaf.kernel.run_log import RunLog
+from looseleaf.kernel.surroundings import Surroundings
 from looseleaf.protocol import fields
 from looseleaf.protocol.threaded import ThreadedLink
 
@@ -16,6 +17,7 @@ class FrontendLog:
     """Keeps the frontend's copy of `runs` up to date. From any thread that may block."""
 
     def __init__(self, runs: RunLog, request_timeout_s: float) -> None:
+        self.surroundings = Surroundings()
         self._runs = runs
         self._timeout_s = request_timeout_s
         # One conversation about the log at a time, from whichever thread.
@@ -40,10 +42,11 @@ class FrontendLog:
     def prepare(self, link: ThreadedLink, message: Mapping[str, Any]) -> dict[str, Any]:
         """Has a cell prepared before Run; what the frontend tells of it. Raises LooseLeafError."""
         self.send(link)
+        source = fields.text(message, "source")
         body = {
-            "cell_id": fields.text(message, "cell_id", ""), "source": fields.text(message, "source"),
+            "cell_id": fields.text(message, "cell_id", ""), "source": source,
             "device_override": fields.text(message, "device_override", ""), "log_length": self._runs.length,
-            "edit_sequence": fields.integer(message, "edit_sequence", 0),
+            "edit_sequence": fields.integer(message, "edit_sequence", 0), **self.surroundings.tell(source),
         }  # fmt: skip
         try:
             reply, _fds = link.request("prepare", body, timeout_s=self._timeout_s)

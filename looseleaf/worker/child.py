@@ -41,6 +41,7 @@ class Inheritance:
     streams: tuple[OutStream, OutStream]
     imports: list[str]
     thread_libraries: list[str]
+    environment_id: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,9 @@ def become_worker(birth: Birth, inherited: Inheritance) -> NoReturn:
         install_devices("worker")
         channel = Channel(socket.socket(fileno=birth.channel_fd))
         libraries = inherited.thread_libraries
-        runtime = WorkerRuntime(inherited.shell, channel, inherited.streams, inherited.imports, libraries, log_fd)
+        runtime = WorkerRuntime(
+            inherited.shell, channel, inherited.streams, inherited.imports, libraries, log_fd, inherited.environment_id
+        )  # fmt: skip
         runtime.run()
     except BaseException:
         # Once it runs, a traceback may show cell text.

@@ -56,9 +56,11 @@ class WorkerRuntime:
         imports: list[str],
         thread_libraries: list[str],
         log_fd: int,
+        environment_id: str = "",
     ) -> None:
         self._shell = shell
         self._imports = imports
+        self._environment_id = environment_id
         self._thread_libraries = thread_libraries
         self._threads = 0
         self._pid = os.getpid()
@@ -94,6 +96,7 @@ class WorkerRuntime:
         self._link.start()
         self._link.send_event("hello", {
             "v": PROTOCOL_VERSION, "role": "worker", "pid": os.getpid(), "zygote_imports": self._imports,
+            "environment_id": self._environment_id,
         })
         self._relay.start()
         self._raw.start()
@@ -235,6 +238,7 @@ class WorkerRuntime:
                 continue
 
     def _save(self, execution_id: ExecutionId, source: str, cell_id: str, left: bool) -> Message:
+        self._state.own_files.note()
         tracker = self._state.tracker
         saved_s = time.monotonic()
         report = tracker.save(execution_id, "gpu", source=source, cell_id=CellId(cell_id))

@@ -13,11 +13,12 @@ from typing import Any
 from looseleaf import devices
 from looseleaf.checkpoint.reports import RestoreReport
 from looseleaf.checkpoint.tracker import StateTracker
-from looseleaf.errors import InvalidArgument, PreconditionFailed
+from looseleaf.errors import InvalidArgument, PreconditionFailed, Unavailable
 from looseleaf.ids import Epoch, SessionId, Version
 from looseleaf.protocol import fields
 from looseleaf.protocol.frames import Message
 from looseleaf.protocol.state_io import LinkStateIO
+from looseleaf.worker.own_files import OwnFiles, needs_own_module
 from looseleaf.worker.unsaved import not_live
 
 
@@ -43,6 +44,7 @@ class WorkerState:
         # Names whose closure lives on a device: their objects are made at attach, when there is one.
         self._waiting: list[str] = []
         self._attached = False
+        self.own_files = OwnFiles()
 
     @property
     def tracker(self) -> StateTracker:
@@ -54,16 +56,21 @@ class WorkerState:
     def prepare(self, request: Message) -> Message:
         """Imports modules and loads variables at the wanted version; see docs/protocol.md: `prepare`.
 
-        Raises PreconditionFailed `OTHER_SESSION`: a worker serves one session only.
+        `ahead`: Run was not pressed, so no module of the person's own is run, and what needs one waits.
+        Raises PreconditionFailed `OTHER_SESSION`: a worker serves one session only. Unavailable `OWN_FILES_CHANGED`: it
+        has imported such a module from an older file; another worker will do, unless `keep_modules` is set.
         """
         began_s = time.monotonic()
+        self._refuse_older_files(request)
+        ahead = fields.boolean(request, "ahead", False)
         names = fields.texts(request, "names")
         self._enter(request)
         # The version first: its environment and path decide what the imports find, its devices which names must wait.
         imported = self.tracker.restore(
             (), imports=fields.texts(request, "imports", []), version=Version(fields.integer(request, "version"))
         )
-        report = self._load(names)
+        report = self._load(names, ahead=ahead)
+        self.own_files.note()
         total_s = time.monotonic() - began_s
         return {
             "stage_ms": {"import": imported.import_s * 1000, "restore": (total_s - imported.import_s) * 1000},
@@ -85,6 +92,7 @@ class WorkerState:
         self._attached = True
         waiting, self._waiting = self._waiting, []
         report = self._load(waiting)
+        self.own_files.note()
         return {"mapped_bytes": report.mapped_bytes, "missing": list(report.missing)}
 
     def _enter(self, request: Message) -> None:
@@ -105,8 +113,17 @@ class WorkerState:
             except OSError as error:
                 raise InvalidArgument("CWD_UNUSABLE", f"the working directory {cwd} cannot be used: {error}") from error
 
-    def _load(self, names: Sequence[str]) -> RestoreReport:
+    def _refuse_older_files(self, request: Message) -> None:
+        changed = [] if fields.boolean(request, "keep_modules", False) else self.own_files.changed()
+        if changed:
+            text = f"the files of {', '.join(changed)} have changed since this worker imported them; nothing was run"
+            raise Unavailable("OWN_FILES_CHANGED", text, modules=changed)
+
+    def _load(self, names: Sequence[str], *, ahead: bool = False) -> RestoreReport:
         now = [name for name in names if self._attached or not self._lives_on_device(name)]
+        if ahead:
+            later = set(needs_own_module(self.tracker.manifest, now))
+            now = [name for name in now if name not in later]
         self._waiting = sorted({*self._waiting, *names} - {*now})
         self._before_load()
         return self.tracker.restore(now)

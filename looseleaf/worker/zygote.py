@@ -24,6 +24,7 @@ from typing import Any, Final, NoReturn
 
 from looseleaf.checkpoint import import_filters
 from looseleaf.checkpoint.module_code import BASELINE
+from looseleaf.environment import Environment
 from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed, Unavailable
 from looseleaf.protocol import fields
 from looseleaf.protocol.control import ControlSocket
@@ -62,6 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     sys.stdout, sys.stderr = streams
     sys.argv = [""]
     gc.disable()
+    # Before the first import: what is installed while these run is not what they found.
+    environment = Environment.here()
+    environment_id = environment.identify()
     try:
         check_environment()
         # First: libraries look for it when they are imported, to tell a notebook from a terminal.
@@ -69,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with shell.builtin_trap:
             import_head(NOTEBOOK_SIGNS)
             imported, failed = import_head([name for name in options.imports.split(",") if name])
-        zygote = Zygote(control, streams, shell, [item["name"] for item in imported])
+        zygote = Zygote(control, streams, shell, [item["name"] for item in imported], environment_id)
         for trigger, names in LOADED_LATER.items():
             if not trigger or trigger in sys.modules:
                 failed += import_head(names)[1]
@@ -82,7 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     gc.freeze()
     control.send({
         "t": "READY", "v": PROTOCOL_VERSION, "imports": imported, "failed": failed, "threads": thread_count(),
-        "pid": os.getpid(),
+        "pid": os.getpid(), "environment_id": environment_id, "interpreter": environment.interpreter,
+        "site_dirs": list(environment.site_dirs),
     })
     zygote.serve()
     return 0
@@ -146,12 +151,13 @@ class Zygote:
     """Answers the daemon's control messages one at a time, in order."""
 
     def __init__(
-        self, control: ControlSocket, streams: tuple[OutStream, OutStream], shell: WorkerShell, imports: list[str]
+        self, control: ControlSocket, streams: tuple[OutStream, OutStream], shell: WorkerShell, imports: list[str],
+        environment_id: str,
     ) -> None:
         from looseleaf.worker.child import Inheritance, install_devices, set_title
 
         self._control = control
-        self._inherited = Inheritance(shell, streams, imports, loaded_thread_libraries())
+        self._inherited = Inheritance(shell, streams, imports, loaded_thread_libraries(), environment_id)
         install_devices("zygote")
         set_title("ll-zygote")
 

@@ -6,6 +6,7 @@ import asyncio
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TypeVar
 
 from looseleaf.errors import CapacityExceeded, InvalidArgument
@@ -74,14 +75,16 @@ class RecipeMaker:
         if for_gpu and recipe.label is not DeviceLabel.GPU:
             # The kernel knows what the text does not show, such as a first touch of the device.
             recipe = self._cached(cell, "gpu", entry, state, editing)
-        return recipe
+        return replace(recipe, environment_id=cell.environment_id)
 
     def _cached(
         self, cell: frontend_pb2.CellText, override: str, entry: SessionEntry, state: StateFacts, editing: bool
     ) -> Recipe:
+        local_modules = dict(cell.local_modules)
         key = RecipeKey(
-            source_hash(cell.source), cell.cell_id, override, editing, state.epoch, state.version, entry.log.length
-        )
+            source_hash(cell.source), cell.cell_id, override, editing, state.epoch, state.version, entry.log.length,
+            tuple(sorted(local_modules.items())),
+        )  # fmt: skip
         recipe = self._book.recipe(entry, key)
         if recipe is None:
             recipe = derive_recipe(
@@ -92,6 +95,7 @@ class RecipeMaker:
                 version=state.version,
                 device_override=override,
                 editing=editing,
+                local_module=local_modules.get,
             )
             self._book.remember(entry, key, recipe)
         return recipe

@@ -32,7 +32,7 @@ def recipe_facts(recipe: recipe_pb2.ExecutionRecipe) -> RecipeFacts:
         raise InvalidArgument("RECIPE_MALFORMED", f"A cell cannot ask for {recipe.gpu_count} GPUs.")
     return RecipeFacts(
         recipe.source_hash, Version(recipe.version), frozenset(recipe.names), frozenset(recipe.imports),
-        max(1, recipe.gpu_count), recipe.device_bytes,
+        max(1, recipe.gpu_count), recipe.device_bytes, environment_id=recipe.environment_id,
     )
 
 

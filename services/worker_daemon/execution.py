@@ -33,7 +33,7 @@ log = structlog.get_logger()
 Message = dict[str, Any]
 
 # A worker that is lost like this before it was given the cell is replaced: nothing of the cell has happened yet.
-REPLACED_REASONS = frozenset({"WORKER_LOST", "ZYGOTE_FAILED"})
+REPLACED_REASONS = frozenset({"WORKER_LOST", "ZYGOTE_FAILED", "OWN_FILES_CHANGED"})
 
 
 @dataclass(frozen=True)
@@ -111,11 +111,14 @@ class CellExecution:
             self.record.add(last)
 
     async def _run_on_live_worker(self, saved: pb.CellSaved) -> None:
-        wanted = self._pool.usable(self.lease.worker_id, self.lease.session_id, self.lease.epoch)
-        if wanted is not None and wanted.facts.gpus not in ((), self.lease.gpus):
+        lease, required = self.lease, self.lease.worker_required
+        await self._pool.look_at_environment()
+        wanted = self._pool.usable(lease.worker_id, lease.session_id, lease.epoch,
+            kernel_environment_id=self.start.recipe.environment_id, even_outdated=required,
+        )  # fmt: skip
+        if wanted is not None and wanted.facts.gpus not in ((), lease.gpus):
             # A process that has opened a GPU cannot change to another one.
             wanted = None
-        required = self.lease.worker_required
         if required and wanted is None:
             raise holder_gone(self.start.needed_names, "the process that kept it has ended")
         try:
@@ -127,14 +130,15 @@ class CellExecution:
             if required:
                 how = error.fields.get("how", "has ended")
                 raise holder_gone(self.start.needed_names, f"the process that kept it {how}") from error
-            log.warning("worker_replaced", execution=self.lease.execution_id, reason=error.reason)
+            log.warning("worker_replaced", execution=lease.execution_id, reason=error.reason)
         return await self._run_on(None, saved)
 
     async def _run_on(self, wanted: WorkerProcess | None, saved: pb.CellSaved) -> None:
         lease = self.lease
         await self._pool.make_way(lease, but=wanted)
         wanted_id = wanted.facts.worker_id if wanted is not None else None
-        async with self._pool.reserved(wanted_id, lease.session_id, lease.epoch) as worker:
+        # That it may be used was decided before others made way for it.
+        async with self._pool.reserved(wanted_id, lease.session_id, lease.epoch, even_outdated=True) as worker:
             self._worker = worker
             if worker is not wanted:
                 self._path = "START_PATH_COLD"

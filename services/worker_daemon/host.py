@@ -12,12 +12,12 @@ from looseleaf.ids import SessionId
 from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
 from looseleaf.services.worker_daemon.execution import HostFacts
 from looseleaf.services.worker_daemon.execution_log import ExecutionLog
+from looseleaf.services.worker_daemon.generations import ZygoteGenerations
 from looseleaf.services.worker_daemon.gpus import gpu_message
 from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.regions import HostRegions
 from looseleaf.services.worker_daemon.reports import Reporter
 from looseleaf.services.worker_daemon.wire import lease_message, worker_state
-from looseleaf.services.worker_daemon.zygote import Zygote
 from looseleaf.v1 import scheduler_pb2, types_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
 
@@ -33,7 +33,7 @@ class Host:
     leases: LeaseTable
     regions: HostRegions
     pool: WorkerPool
-    zygote: Zygote
+    zygotes: ZygoteGenerations
     reporter: Reporter
     kernels: Callable[[], int]
     changed: Callable[[], None]
@@ -71,8 +71,8 @@ class Host:
             state=self.snapshot(),
             arena_used_bytes=self.regions.arena.used_bytes,
             arena_limit_bytes=self.regions.arena.limit_bytes,
-            zygote_pids=[self.zygote.pid] if self.zygote.pid else [],
-            zygote_imports=list(self.zygote.imports),
+            zygote_pids=self.zygotes.pids,
+            zygote_imports=list(self.zygotes.imports),
             kernels=self.kernels(),
             kernel_sessions=self.kernel_sessions(),
         )

@@ -30,6 +30,7 @@ ENDED_HOLDERS_MAX = 64
 ENDED_HOLDERS_TOLD_S = 600.0
 EARLIER_OWNER = "belonged to an earlier owner of its notebook"
 MADE_WAY = "made way for another cell, after the time for which it was kept"
+INSTALLED_SINCE = "was started before packages were installed"
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class WorkerPool:
         changed: Callable[[], None],
     ) -> None:
         self.roster = WorkerRoster(rules)
+        # What is installed on this host, as it was last looked at.
+        self._environment_id = ""
         self._processes: dict[WorkerId, WorkerProcess] = {}
         self._forks_under_way = 0
         self._forker = forker
@@ -100,27 +103,47 @@ class WorkerPool:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    def usable(self, worker_id: WorkerId | None, session_id: SessionId, epoch: Epoch) -> WorkerProcess | None:
-        """The named worker, if it lives and may serve this session in this epoch.
+    async def look_at_environment(self) -> None:
+        """What is installed now counts from here on: idle workers from before an install are ended.
 
-        In another epoch the same version number may be another state, so a worker does not outlive its epoch.
+        Those that hold what no version has stay: such a variable's cell runs there or nowhere.
+        """
+        self._environment_id = await self._forker.environment_id()
+        for facts in self.facts():
+            if not facts.is_of(self._environment_id, "") and facts.evictable and not facts.unsaved:
+                self._start(self.evict(facts.worker_id, INSTALLED_SINCE))
+
+    def usable(
+        self, worker_id: WorkerId | None, session_id: SessionId, epoch: Epoch, *, kernel_environment_id: str = "",
+        even_outdated: bool = False,
+    ) -> WorkerProcess | None:
+        """The named worker, if it lives and may serve this session in this epoch and environment.
+
+        In another epoch the same version number may be another state, so a worker does not outlive its epoch. What it
+        has imported may be another version than what is installed since, unless `even_outdated` accepts that; one that is
+        held for variables which no version has goes on as a process does.
         """
         worker = self._processes.get(worker_id) if worker_id else None
         if worker is None or worker.ending or (worker.facts.session_id, worker.facts.epoch) != (session_id, epoch):
+            return None
+        even_outdated = even_outdated or worker.facts.held(time.monotonic())
+        if not even_outdated and not worker.facts.is_of(self._environment_id, kernel_environment_id):
             return None
         return worker
 
     @asynccontextmanager
     async def reserved(
-        self, worker_id: WorkerId | None, session_id: SessionId, epoch: Epoch
+        self, worker_id: WorkerId | None, session_id: SessionId, epoch: Epoch, **accepted: Any
     ) -> AsyncIterator[WorkerProcess]:
         """The named worker if it is `usable`, else a newly forked one; nobody else talks to it or evicts it meanwhile.
+
+        `accepted`: as `usable` takes them.
 
         A worker that is in use is waited for. If the block raises, the worker is killed, since nobody knows its state,
         unless it is `_unharmed`.
         Raises CapacityExceeded `WORKERS_FULL` or as `WorkerProcess.fork`.
         """
-        worker = self.usable(worker_id, session_id, epoch) or await self._fork(session_id, epoch)
+        worker = self.usable(worker_id, session_id, epoch, **accepted) or await self._fork(session_id, epoch)
         worker.facts.users += 1
         try:
             async with worker.lock:
@@ -194,11 +217,12 @@ class WorkerPool:
 
     async def prepare(
         self, worker: WorkerProcess, recipe: recipe_pb2.ExecutionRecipe, version: Version,
-        needed_names: Iterable[str] = (),
+        needed_names: Iterable[str] = (), *, ahead: bool = False,
     ) -> Prepared:
         """Makes a reserved worker hold the recipe's closures at `version`, up to host_ready.
 
-        `needed_names`: variables that no version has; the result says which of them do not live there.
+        `needed_names`: variables that no version has; the result says which of them do not live there. `ahead`: Run was
+        not pressed, so nothing of the person's own files runs.
         Raises the worker's error; Unavailable `WORKER_LOST` if it ended.
         """
         began_s = time.monotonic()
@@ -211,8 +235,11 @@ class WorkerPool:
                 "names": list(recipe.names),
                 "imports": list(recipe.imports),
                 "needed": list(needed_names),
+                "ahead": ahead,
+                "keep_modules": bool(facts.unsaved),
             }
         )
+        facts.kernel_environment_id = facts.kernel_environment_id or recipe.environment_id
         facts.prepare_ms = (time.monotonic() - began_s) * 1000
         facts.prepared_source_hash = recipe.source_hash
         told_ms = fields.mapping(reply, "stage_ms", {})
@@ -231,6 +258,17 @@ class WorkerPool:
     async def prepare_ahead(
         self, worker_id: WorkerId | None, session_id: SessionId, epoch: Epoch, recipe: recipe_pb2.ExecutionRecipe
     ) -> Prepared:
+        """As `_prepare_ahead`; a worker that has imported files which changed since is replaced."""
+        try:
+            return await self._prepare_ahead(worker_id, session_id, epoch, recipe)
+        except Unavailable as error:
+            if error.reason != "OWN_FILES_CHANGED":
+                raise
+        return await self._prepare_ahead(None, session_id, epoch, recipe)
+
+    async def _prepare_ahead(
+        self, worker_id: WorkerId | None, session_id: SessionId, epoch: Epoch, recipe: recipe_pb2.ExecutionRecipe
+    ) -> Prepared:
         """Reserves and prepares a worker before Run; it stays idle afterwards.
 
         Raises Conflict `WORKER_BUSY` if the named worker is in use, PreconditionFailed `STALE_EPOCH`, and as
@@ -241,10 +279,12 @@ class WorkerPool:
             raise Conflict("WORKER_BUSY", "the worker to prepare is in use")
         if named is not None and named.facts.session_id == session_id and named.facts.epoch > epoch:
             raise PreconditionFailed("STALE_EPOCH", "a newer owner of this session has a worker here", epoch=epoch)
+        await self.look_at_environment()
         began_s = time.monotonic()
-        async with self.reserved(worker_id, session_id, epoch) as worker:
+        kernel_id = recipe.environment_id
+        async with self.reserved(worker_id, session_id, epoch, kernel_environment_id=kernel_id) as worker:
             fork_ms = (time.monotonic() - began_s) * 1000
-            prepared = await self.prepare(worker, recipe, Version(recipe.version))
+            prepared = await self.prepare(worker, recipe, Version(recipe.version), ahead=True)
             worker.facts.prepare_ms = prepared.stage_ms["total"] = prepared.stage_ms["total"] + fork_ms
             prepared.stage_ms.setdefault("fork", fork_ms)
         return prepared

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import msgpack
 import structlog
 
-from looseleaf.errors import CapacityExceeded, Conflict, PreconditionFailed, Unavailable
+from looseleaf.errors import CapacityExceeded, Conflict, InvalidArgument, PreconditionFailed, Unavailable
 from looseleaf.ids import Epoch, SessionId
 from looseleaf.protocol import fields
 from looseleaf.rpc.store_client import StoreClient
@@ -273,6 +273,11 @@ def cell_text(session_id: SessionId, body: Body) -> frontend_pb2.CellText:
         session_id=session_id,
         cell_id=fields.text(body, "cell_id", ""),
         source=fields.text(body, "source"),
+    local_modules = fields.mapping(body, "local_modules", {})
+    if not all(isinstance(path, str) for path in local_modules.values()):
+        raise InvalidArgument("FIELD_MALFORMED", "a cell's local_modules must hold texts")
         log_length=fields.integer(body, "log_length", 0),
         device_override=fields.text(body, "device_override", ""),
     )
+        environment_id=fields.text(body, "environment_id", ""),
+        local_modules=local_modules,

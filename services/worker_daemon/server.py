@@ -103,11 +103,12 @@ class _Builder:
         become_subreaper()
         self.reaper.start()
         self.service.on_stop(self._stop_reaper)
-        zygote = Zygote(self._zygote_settings(), self.reaper)
-        await zygote.start()
-        self.service.on_stop(zygote.stop)
+        settings = self._zygote_settings()
+        zygotes = ZygoteGenerations(lambda: Zygote(settings, self.reaper))
+        await zygotes.start()
+        self.service.on_stop(zygotes.stop)
         pool = WorkerPool(
-            zygote,
+            zygotes,
             self.reaper,
             KeepRules(config.keep_warm_s, config.workers_max),
             WorkerLimits(config.prepare_timeout_s, config.save_timeout_s),
@@ -127,7 +128,7 @@ class _Builder:
             self.leases,
             self.regions,
             pool,
-            zygote,
+            zygotes,
             reporter,
             lambda: endpoint.kernels,
             self.heartbeat.nudge,

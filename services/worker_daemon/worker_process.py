@@ -47,6 +47,10 @@ class Forker(Protocol):
         """See Zygote.fork."""
         ...
 
+    async def environment_id(self) -> str:
+        """See ZygoteGenerations.environment_id."""
+        ...
+
 
 @dataclass(frozen=True)
 class WorkerLimits:
@@ -119,6 +123,7 @@ class WorkerProcess:
 
     def _on_event(self, message: Message, _fds: list[int]) -> None:
         if message.get("t") == "hello":
+            self.facts.environment_id = fields.text(message, "environment_id", "")
             self._hello.set()
         elif self.on_message is not None:
             self.on_message(message)

@@ -8,11 +8,13 @@ import signal
 import socket
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
+from looseleaf.environment import Environment
 from looseleaf.errors import LooseLeafError, Timeout, Unavailable
 from looseleaf.protocol import fields
 from looseleaf.services.worker_daemon.reaper import Reaper, describe_exit
@@ -50,11 +52,17 @@ class Zygote:
         self.settings = settings
         self.pid = 0
         self.imports: tuple[str, ...] = ()
+        # Where it imported from, and the id of what was installed there before it did; None and empty if it did not say.
+        self.environment: Environment | None = None
+        self.environment_id = ""
+        # Called each time that it is ready.
+        self.on_ready: Callable[[], None] = lambda: None
         self._reaper = reaper
         # Set while it serves.
         self._channel: ZygoteChannel | None = None
         self._serving = asyncio.Event()
         self._exited: asyncio.Future[int] | None = None
+        self._was_ready = False
         # The zygote answers one fork at a time.
         self._lock = asyncio.Lock()
         self._keeper: asyncio.Task[None] | None = None
@@ -67,12 +75,17 @@ class Zygote:
         await self._start()
         self._keeper = asyncio.create_task(self._keep_alive())
 
+    def begin(self) -> None:
+        """As `start`, without waiting for it: forks do, and a start that fails is tried again."""
+        self._keeper = asyncio.create_task(self._start_and_keep_alive())
+
     async def _start(self) -> None:
         began_s = time.monotonic()
         channel = self._exec()
         try:
             ready = await channel.ready(self.settings.start_timeout_s)
             self.imports = tuple(str(item["name"]) for item in fields.sequence(ready, "imports"))
+            self._take_environment(ready)
         except BaseException as error:
             channel.close()
             await self._end()
@@ -82,6 +95,8 @@ class Zygote:
             raise type(error)(error.reason, text, **error.fields) from error
         self._channel = channel
         self._serving.set()
+        self._was_ready = True
+        self.on_ready()
         log.info(
             "zygote_ready",
             pid=self.pid,
@@ -129,17 +144,29 @@ class Zygote:
             self._reaper.signal(self.pid, signal.SIGKILL)
             await self._exited
 
+    def _take_environment(self, ready: dict[str, Any]) -> None:
+        self.environment_id = fields.text(ready, "environment_id", "")
+        if self.environment_id:
+            folders = tuple(fields.texts(ready, "site_dirs"))
+            self.environment = Environment(fields.text(ready, "interpreter"), folders)
+
+    async def _start_and_keep_alive(self) -> None:
+        await self._until_started()
+        await self._keep_alive()
+
     async def _keep_alive(self) -> None:
-        delay_s = RESTART_DELAY_S_MIN
         while True:
             assert self._exited is not None
             code = await asyncio.shield(self._exited)
             log.warning("zygote_died", pid=self.pid, how=describe_exit(code))
             await self._end()
-            while not await self._restarted():
-                await asyncio.sleep(delay_s)
-                delay_s = min(delay_s * 2, RESTART_DELAY_S_MAX)
-            delay_s = RESTART_DELAY_S_MIN
+            await self._until_started()
+
+    async def _until_started(self) -> None:
+        delay_s = RESTART_DELAY_S_MIN
+        while not await self._restarted():
+            await asyncio.sleep(delay_s)
+            delay_s = min(delay_s * 2, RESTART_DELAY_S_MAX)
 
     async def _restarted(self) -> bool:
         try:
@@ -155,8 +182,9 @@ class Zygote:
     async def fork(self, title: str, env: dict[str, str], fds: list[int]) -> int:
         """Forks a worker that gets `fds` = [channel, stdin, stdout, stderr]; returns its pid.
 
-        Waits up to `RESTART_WAIT_S` for a zygote that is being started again. Raises Unavailable `ZYGOTE_DOWN`,
-        `ZYGOTE_FAILED` or `FORK_FAILED`, Timeout `ZYGOTE_TIMEOUT`.
+        Waits up to `RESTART_WAIT_S` for a zygote that is being started again, and for one that is started for the first
+        time as long as that may take. Raises Unavailable `ZYGOTE_DOWN`, `ZYGOTE_FAILED` or `FORK_FAILED`, Timeout
+        `ZYGOTE_TIMEOUT`.
         """
         channel = await self._serving_channel()
         async with self._lock:
@@ -173,7 +201,8 @@ class Zygote:
             # It has just died; its successor sets the event again.
             self._serving.clear()
         try:
-            await asyncio.wait_for(self._serving.wait(), RESTART_WAIT_S)
+            wait_s = RESTART_WAIT_S if self._was_ready else self.settings.start_timeout_s
+            await asyncio.wait_for(self._serving.wait(), wait_s)
         except TimeoutError:
             raise Unavailable(
                 "ZYGOTE_DOWN",

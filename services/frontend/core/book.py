@@ -22,7 +22,7 @@ EDIT_ORDER_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class RecipeKey:
-    """What a recipe depends on: the text with its overrides, the state, the log."""
+    """What a recipe depends on: the text with its overrides, the state, the log, the person's own modules."""
 
     source_hash: str
     cell_id: str
@@ -31,6 +31,7 @@ class RecipeKey:
     epoch: int
     version: int
     log_length: int
+    local_modules: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(slots=True)

@@ -73,7 +73,8 @@ class WorkerStage(IntEnum):
 class RecipeFacts:
     """What placement needs of an execution recipe (§3.1).
 
-    `exact` is False when only the text hash and the version are known, as from a heartbeat.
+    `exact` is False when only the text hash and the version are known, as from a heartbeat. `environment_id`: what was
+    installed in the kernel's environment; empty: unknown.
     """
 
     source_hash: str
@@ -83,10 +84,13 @@ class RecipeFacts:
     gpu_count: int = 1
     device_bytes: int = 0
     exact: bool = True
+    environment_id: str = ""
 
     def covers(self, needed: RecipeFacts) -> bool:
         """True if a worker made ready for this recipe holds all that `needed` names, at the same version."""
         if self.version != needed.version:
+            return False
+        if self.environment_id and needed.environment_id and self.environment_id != needed.environment_id:
             return False
         if self.source_hash == needed.source_hash:
             return True

@@ -157,6 +157,9 @@ def worker_prepared(state: State, event: WorkerPrepared, now_s: float) -> None:
             worker = host.workers[event.worker_id] = Worker(
                 event.worker_id, preparation.session_id, WorkerStage.HOST_READY, pid=event.pid)
         worker.preparing = False
+        if event.worker_id != preparation.worker_id and (old := host.workers.get(preparation.worker_id)) is not None:
+            # Its daemon would not use it any more, as after an install.
+            old.preparing, old.prepared = False, None
         if not worker.stage.busy and event.worker_id not in state.leases.workers_in_use(host.host_id):
             worker.stage = worker.stage if worker.stage.ready else WorkerStage.HOST_READY
             worker.session_id, worker.version = preparation.session_id, preparation.recipe.version

@@ -53,11 +53,20 @@ class WorkerFacts:
     held_until_s: float = 0.0
     # Why it was ended, if that was decided here: completes the sentence "That process ...".
     end_reason: str = ""
+    # What was installed on this host when its zygote imported, and in its session's kernel when it was first prepared;
+    # empty: nobody said.
+    environment_id: str = ""
+    kernel_environment_id: str = ""
 
     def hold(self, unsaved: Iterable[str], kept: Iterable[str], until_s: float) -> None:
         """A save ended: `unsaved` live here only, and for `kept` the worker stays until then (design §3)."""
         self.unsaved, self.kept = frozenset(unsaved), frozenset(kept)
         self.held_until_s = until_s if self.kept else 0.0
+
+    def is_of(self, environment_id: str, kernel_environment_id: str) -> bool:
+        """Nothing was installed since it was forked and prepared, as far as these ids tell (design §4)."""
+        pairs = ((self.environment_id, environment_id), (self.kernel_environment_id, kernel_environment_id))
+        return all(not ours or not now or ours == now for ours, now in pairs)
 
     def release(self, names: Iterable[str]) -> None:
         """Nobody will ask for these any more."""

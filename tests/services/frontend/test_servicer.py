@@ -52,6 +52,15 @@ async def test_derive_names_of_a_commit_under_way_count_while_editing(rig: Any) 
     assert list((await rig.derive("a + b", log_length=2)).names) == ["a", "b"]
 
 
+async def test_derive_takes_the_kernels_word_on_what_is_installed_and_what_is_a_file(rig: Any) -> None:
+    rig.store.put({"a": 0})
+    for environment_id in ("before", "after"):
+        recipe = await rig.derive("import helper, json", environment_id=environment_id)
+        assert (recipe.environment_id, list(recipe.imports)) == (environment_id, ["helper", "json"])
+    recipe = await rig.derive("import helper, json", local_modules={"helper": "helper.py"})
+    assert (list(recipe.imports), list(recipe.file_dependencies)) == (["json"], ["helper.py"])
+
+
 async def test_derive_manifest_bytes_move_once_per_version(rig: Any) -> None:
     rig.store.put({"a": 0})
     for _ in range(3):

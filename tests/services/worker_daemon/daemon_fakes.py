@@ -95,9 +95,12 @@ class Script:
 class ScriptedWorker:
     """The far end of a worker's channel, in the test's own process."""
 
-    def __init__(self, pid: int, sock: socket.socket, log_fd: int, script: Script, reaper: FakeReaper) -> None:
+    def __init__(
+        self, pid: int, sock: socket.socket, log_fd: int, script: Script, reaper: FakeReaper, environment_id: str = ""
+    ) -> None:
         self.pid = pid
         self.log_fd = log_fd
+        self.environment_id = environment_id
         self.asked: list[str] = []
         self.told: list[Message] = []
         self.signals: list[signal.Signals] = []
@@ -128,7 +131,8 @@ class ScriptedWorker:
 
     async def _serve(self) -> None:
         if self._script.hello:
-            await self.link.send_event("hello", {"v": 1, "role": "worker", "pid": self.pid})
+            hello = {"v": 1, "role": "worker", "pid": self.pid, "environment_id": self.environment_id}
+            await self.link.send_event("hello", hello)
         await self.link.serve()
         self.die(0)
 
@@ -178,12 +182,17 @@ class FakeForker:
         self.errors: list[Exception] = []
         self.workers: list[ScriptedWorker] = []
 
+        self.installed = "e-1"
+
+    async def environment_id(self) -> str:
+        return self.installed
     async def fork(self, title: str, env: dict[str, str], fds: list[int]) -> int:
         await asyncio.sleep(0)
         if self.errors:
             raise self.errors.pop(0)
         pid = 1_000_000 + len(self.workers)
-        worker = ScriptedWorker(pid, socket.socket(fileno=os.dup(fds[0])), os.dup(fds[2]), self.script, self.reaper)
+        sock, log_fd = socket.socket(fileno=os.dup(fds[0])), os.dup(fds[2])
+        worker = ScriptedWorker(pid, sock, log_fd, self.script, self.reaper, self.installed)
         self.workers.append(worker)
         self.reaper.workers[pid] = worker
         return pid

@@ -22,7 +22,7 @@ from looseleaf.errors import (
 from looseleaf.ids import Epoch, ExecutionId, LeaseId, SessionId, Version, WorkerId
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.core.worker_life import Stage
-from looseleaf.services.worker_daemon.pool import EARLIER_OWNER, MADE_WAY, WorkerPool
+from looseleaf.services.worker_daemon.pool import EARLIER_OWNER, INSTALLED_SINCE, MADE_WAY, WorkerPool
 from looseleaf.services.worker_daemon.worker_process import WorkerProcess
 from looseleaf.v1 import recipe_pb2
 
@@ -176,6 +176,55 @@ async def test_worker_that_is_ending_is_not_handed_out(parts: Any) -> None:
     async with pool.reserved(worker.facts.worker_id, SESSION, ONE) as other:
         assert other is not worker
     assert await within(evicting)
+
+
+async def test_worker_from_before_an_install_gets_no_cell_and_ends(parts: Any) -> None:
+    pool = parts.pool()
+    old = (await pool.prepare_ahead(None, SESSION, ONE, RECIPE)).worker
+    parts.forker.installed = "e-2"
+    new = (await pool.prepare_ahead(old.facts.worker_id, SESSION, ONE, RECIPE)).worker
+    assert new is not old and new.facts.environment_id == "e-2"
+    assert await within(old.lost) == "exited with code 0" and old.facts.end_reason == INSTALLED_SINCE
+
+
+async def test_install_ends_no_worker_that_runs_or_holds_what_no_version_has(parts: Any) -> None:
+    pool = parts.pool()
+    async with pool.reserved(None, SESSION, ONE) as running, pool.reserved(None, OTHER, ONE) as holder:
+        holder.facts.hold(["gen"], ["gen"], time.monotonic() + 60)
+    running.facts.stage = Stage.RUNNING
+    parts.forker.installed = "e-2"
+    await pool.look_at_environment()
+    assert not pool._background - {t for t in pool._background if "_forget_when_lost" in repr(t.get_coro())}
+    assert pool.usable(running.facts.worker_id, SESSION, ONE) is None
+    # The cell that needs `gen` runs there, as it would in a process that goes on.
+    assert pool.usable(holder.facts.worker_id, OTHER, ONE) is holder
+    running.facts.stage = Stage.COMPLETED
+
+
+async def test_worker_prepared_before_an_install_in_the_kernel_is_not_used_after_it(parts: Any) -> None:
+    # Their folders may be others than this host's: only the kernel's word tells.
+    pool = parts.pool()
+    before, after = (recipe_pb2.ExecutionRecipe(version=1, environment_id=text) for text in ("k-1", "k-2"))
+    old = (await pool.prepare_ahead(None, SESSION, ONE, before)).worker
+    assert (await pool.prepare_ahead(old.facts.worker_id, SESSION, ONE, before)).worker is old
+    assert pool.usable(old.facts.worker_id, SESSION, ONE, kernel_environment_id="k-2", even_outdated=True) is old
+    assert (await pool.prepare_ahead(old.facts.worker_id, SESSION, ONE, after)).worker is not old
+
+
+async def test_worker_with_modules_of_older_files_is_replaced(parts: Any) -> None:
+    asked: list[bool] = []
+
+    async def older_files(_worker: ScriptedWorker, request: Any) -> Any:
+        asked.append(request["ahead"])
+        if len(asked) == 1:
+            raise Unavailable("OWN_FILES_CHANGED", "the file of helper has changed")
+        return await prepare_well(_worker, request)
+
+    parts.script.prepare = older_files
+    pool = parts.pool()
+    prepared = await within(pool.prepare_ahead(None, SESSION, ONE, RECIPE))
+    assert asked == [True, True] and len(parts.forker.workers) == 2
+    assert prepared.worker.facts.pid == parts.forker.workers[1].pid
 
 
 async def test_make_way_waits_for_a_worker_that_is_ending(parts: Any) -> None:

@@ -29,8 +29,8 @@ WAIT_S = 20.0
 RECIPE = recipe_pb2.ExecutionRecipe(version=1, names=["x"])
 
 
-class FakeZygote:
-    pid = 4711
+class FakeZygotes:
+    pids = (4711,)
     imports = ("json",)
 
 
@@ -82,7 +82,7 @@ async def rig(parts: Parts, tmp_path: Path) -> AsyncIterator[Rig]:
     class Reporter:
         report_progress = report_end = staticmethod(reports.append)
 
-    fakes: Any = (FakeZygote(), Reporter())
+    fakes: Any = (FakeZygotes(), Reporter())
     address = f"unix:{tmp_path}/d.sock"
     host = Host(
         HostFacts("h0", "none", False), address, 2, 1 << 30, LeaseTable(2), parts.regions, parts.pool(), *fakes,

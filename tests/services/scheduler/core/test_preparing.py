@@ -45,6 +45,17 @@ def test_preparation_that_is_ready_already_is_answered_at_once(rig: Any) -> None
     assert rig.last == [act.AnswerPreparation("r3", WorkerId("w1"), HostId("h0"))]
 
 
+def test_worker_that_was_ready_before_an_install_is_prepared_anew(rig: Any) -> None:
+    rig.prepare("s1", source="a", environment_id="before")
+    done(rig)
+    rig.prepare("s1", source="a", environment_id="after")
+    # The daemon decides whether the same process will do.
+    assert rig.one(act.PrepareWorker).worker_id == "w1"
+    done(rig, "w2")
+    rig.prepare("s1", source="a", environment_id="after")
+    assert rig.last == [act.AnswerPreparation("r4", WorkerId("w2"), HostId("h0"))]
+
+
 def test_next_edit_retargets_the_same_worker(rig: Any) -> None:
     rig.prepare("s1", source="a")
     done(rig)

@@ -1,0 +1,111 @@
+"""The host's zygotes: one that forks, those of earlier environments until their last fork is answered (design §5)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import structlog
+
+from looseleaf.environment import Environment
+from looseleaf.errors import Unavailable
+from looseleaf.services.worker_daemon.core.generations import Action, GenerationRules, StartZygote
+from looseleaf.services.worker_daemon.zygote import Zygote
+
+log = structlog.get_logger()
+
+# How often the environment is looked at while nobody needs a worker: an install then costs the next cell no wait.
+LOOK_INTERVAL_S: Final = 5.0
+
+
+class ZygoteGenerations:
+    """Forks workers from packages as they are installed now; see `Forker`.
+
+    `new_zygote` makes one that is not started.
+    """
+
+    def __init__(self, new_zygote: Callable[[], Zygote]) -> None:
+        self._new_zygote = new_zygote
+        self._rules = GenerationRules()
+        self._zygotes: dict[int, Zygote] = {}
+        # As the newest zygote that was ready told it: the folders may be others after an install.
+        self._environment: Environment | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._stopped = False
+
+    async def start(self) -> None:
+        """Starts the first zygote and waits until it is ready. Raises as `Zygote.start`."""
+        await self._add(1).start()
+        self._watcher = asyncio.create_task(self._watch())
+
+    def _add(self, number: int) -> Zygote:
+        zygote = self._zygotes[number] = self._new_zygote()
+
+        def ready() -> None:
+            self._environment = zygote.environment or self._environment
+            self._rules.confirmed(number, zygote.environment_id)
+
+        zygote.on_ready = ready
+        return zygote
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the zygotes that live, oldest first."""
+        return [zygote.pid for _, zygote in sorted(self._zygotes.items()) if zygote.pid]
+
+    @property
+    def imports(self) -> tuple[str, ...]:
+        """Modules that workers forked now have from the start."""
+        return self._zygotes[self._rules.newest.number].imports if self._zygotes else ()
+
+    async def environment_id(self) -> str:
+        """What is installed now; a worker that was forked under another id must not begin a cell. Empty: unknown."""
+        current = await self._look()
+        self._carry_out(self._rules.seen(current))
+        return current
+
+    async def fork(self, title: str, env: dict[str, str], fds: list[int]) -> int:
+        """See `Zygote.fork`; after an install it waits for the new zygote as long as one may take to start."""
+        await self.environment_id()
+        if self._stopped:
+            raise Unavailable("ZYGOTE_DOWN", "this host is being stopped; nothing was run")
+        number = self._rules.fork_began()
+        try:
+            return await self._zygotes[number].fork(title, env, fds)
+        finally:
+            self._carry_out(self._rules.fork_ended(number))
+
+    async def _look(self) -> str:
+        if self._environment is None:
+            return self._rules.newest.environment_id
+        return await asyncio.to_thread(self._environment.identify)
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_INTERVAL_S)
+            self._carry_out(self._rules.glimpsed(await self._look()))
+
+    def _carry_out(self, actions: list[Action]) -> None:
+        if self._stopped:
+            return
+        for action in actions:
+            if isinstance(action, StartZygote):
+                log.info("environment_changed", generation=action.number)
+                self._add(action.number).begin()
+            else:
+                self._start(self._zygotes.pop(action.number).stop())
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """Ends every zygote; workers forked from them go on."""
+        self._stopped = True
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+        await asyncio.gather(*(zygote.stop() for zygote in self._zygotes.values()), *self._tasks)
