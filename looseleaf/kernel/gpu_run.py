@@ -186,7 +186,6 @@ class GpuRun:
         return await self._cell.run()
 
     async def _saved(self, result: GpuCellResult) -> GpuRunOutcome:
-                "waits": frame.waits,
                 **session.frontend.surroundings.tell(request.source),
         """The cell ended and its save was answered, well or not."""
         saved = result.saved or {}
