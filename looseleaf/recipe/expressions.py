@@ -172,7 +172,8 @@ class ExpressionVisitor(ast.NodeVisitor):
         if certain:
             self._supersede(name, keep_imports=kind == "import")
         self.bound.add(name)
-        self.bindings.append(Binding(name, kind, certain, module, attribute, submodule, codes, expr))
+        order = len(self.bindings) + len(self.superseded)
+        self.bindings.append(Binding(name, kind, certain, module, attribute, submodule, codes, expr, order))
         self.codes[name] = codes if certain else (*self.codes.get(name, ()), *codes)
         self.sure.add(name)
         self.deletes.discard(name)

@@ -49,6 +49,7 @@ class Binding:
     `module`, `attribute`: for an import, the module and what is taken from it (empty: the module itself).
     `submodule`: what `import a.b` loads although it binds `a`.
     `codes`: what a call of the bound object may run. `expr`: the expression bound, None if there is none.
+    `order`: rises along the cell, over those that were bound again too.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Binding:
     submodule: str = ""
     codes: tuple[CodeFacts, ...] = ()
     expr: ast.expr | None = field(default=None, compare=False, repr=False)
+    order: int = field(default=0, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,9 +153,13 @@ class ExecutionLog:
         for place, on_gpu in walk.saved.items():
             _keep(self.saved_on_gpu, place, on_gpu, SAVED_FILES_MAX)
         written = self._global_writes(facts)
-        # A cell that failed may have ended after any of its bindings.
-        for binding in facts.bindings if run.ok else (*facts.superseded, *facts.bindings):
+        # In order: what a name was bound to first is behind what it is bound to last, as in `df = df.dropna()`; and a
+        # cell that failed may have ended after any of them.
+        for binding in sorted((*facts.superseded, *facts.bindings), key=lambda b: b.order):
             self._bind(binding, run, changes.get(binding.name, UNKNOWN))
+        if run.ok:
+            for name in {binding.name for binding in facts.superseded} - {binding.name for binding in facts.bindings}:
+                self._definitions.pop(name, None)
         for name in written - facts.defines:
             self._put(name, Definition("value", run.sequence, certain=False, value=changes.get(name, UNKNOWN)))
         for name, expr in facts.stored:

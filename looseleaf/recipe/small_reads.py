@@ -176,6 +176,9 @@ class _Reads:
     def on_Attribute(self, node: ast.Attribute) -> bool:
         if not self.eval(node.value):
             return False
+        owner = node.value
+        if isinstance(owner, ast.Attribute) and owner.attr == "device" and node.attr in ("type", "index"):
+            return False
         if node.attr == "device":
             # Handed on it says where to compute; of a variable the device walk knows that, of its parts it does not.
             return not (isinstance(node.value, ast.Name) and node.value.id in self._names)

@@ -54,6 +54,11 @@ def test_log_deleted_name_is_not_live(session) -> None:
     assert session("x = y = 1", "if y: del x").state_names() == {"x", "y"}
 
 
+def test_log_name_bound_and_deleted_in_one_cell_is_not_live(session) -> None:
+    log = session("x = 1", "x = 2\ndel x\ny = 1")
+    assert log.definitions.keys() == {"y"}
+
+
 def test_log_future_annotations_hold_for_later_cells(ask) -> None:
     assert ask("def f(x: B): pass", "B = 1", "from __future__ import annotations").state_names == ()
     assert ask("def f(x: B): pass", "B = 1").state_names == ("B",)

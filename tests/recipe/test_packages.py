@@ -22,6 +22,12 @@ from looseleaf.recipe.packages import split_local
         (["from math import *"], "len([])", ()),
         # what made the object, where no header tells
         (["import torchvision", "m = torchvision.models.vgg16()"], "print(m)", ("torchvision",)),
+        # also behind what its own cell made of it, one binding after the other
+        (["import pandas as pd\ndf = pd.read_csv('a')\ndf = df.dropna()\ndf = df[df.a > 0]"], "df.head()", ("pandas",)),
+        (["import pandas as pd\nimport numpy as np", "t = pd.read_csv('a')\nx = t.values\nt = np.ones(1)\ndel t"],
+         "x.mean()", ("pandas",)),
+        (["import pandas as pd", "d = pd.read_csv('a')", "e = d\nd = 1\nd = [d]"], "e", ("pandas",)),
+        (["import pandas as pd", "d = pd.read_csv('a')", "d = 1\ne = d\nd = [d]"], "e", ()),
     ],
 )
 def test_imports_by_text_are_exact(ask, cells: list[str], target: str, imports: tuple[str, ...]) -> None:

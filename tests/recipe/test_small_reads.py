@@ -16,6 +16,7 @@ READS = [
     "x.detach().cpu().numpy().mean()", "x.to('cpu').sum()", "x.squeeze().tolist()", "x.T.tolist()",
     "print(x if x is not None else 'none')", "'loss' in x", "assert x.shape[0] == 3, x",
     "x.device == torch.device('cuda:0')", "x[0].device", "print(x[0].device)",
+    "{k: v.device.type for k, v in x.items()}",
     "if x.item() > 0:\n    print(x)\nelse:\n    print('no')", "print(x.device.type, x.dtype)", "while not x: break",
     "torch.stack([v.cpu() for v in x]).mean()", "with open('f') as f:\n    f.write(str(x))",
     "x, y = x.item(), 2\nx + 1", "a = x.item()\ndel x", "rows = dict(loss=x.item())",
