@@ -108,6 +108,15 @@ class StoreConfig(ServiceConfig):
         default=600, ge=0, description="how long a version that was read, as by a worker or a checkout, is not dropped")
     manifest_bytes_max: int = Field(default=8 * MIB, ge=MIB, description="largest manifest")
     stored_bytes_max: int = Field(default=256 * GIB, ge=MIB, description="region and unit bytes on the store's disk")
+    tenants_max: int = Field(default=1_000, ge=0, description="tenants beside the default one")
+    tenant_bytes_max: int = Field(
+        default=0, ge=0, description="region and unit bytes of one tenant; 0: as many as of all")
+    session_bytes_max: int = Field(
+        default=0, ge=0, description="bytes of one session's variables, what they share counted once; 0: any number")
+    streams_waiting_max: int = Field(
+        default=256, ge=0, description="uploads, and reads, that may wait for their turn; those beyond are refused")
+    compress_units: bool = Field(
+        default=True, description="compress small objects where it pays, if the package zstandard is installed")
     disk_free_bytes_min: int = Field(default=1 * GIB, ge=0, description="disk that writes must leave free")
     garbage_interval_s: float = Field(default=300.0, gt=0, description="time between garbage collections")
     orphan_grace_s: float = Field(default=600.0, ge=0, description="life of bytes that no version names yet")
@@ -186,6 +195,14 @@ class DaemonConfig(ServiceConfig):
     gpu_memory_bytes: int = Field(default=16 * GIB, ge=MIB, description="memory of an emulated GPU")
     emulated_delays: bool = Field(default=True, description="imitate the times of a real attach")
     arena_bytes: int = Field(default=4 * GIB, ge=2 * MIB, description="limit of the host arena")
+    arena_high_percent: int = Field(
+        default=90, ge=1, le=100,
+        description="share of the arena that saves may fill; above it clean regions go, and new saves wait or are refused")
+    arena_low_percent: int = Field(
+        default=75, ge=1, le=100, description="share of the arena down to which clean regions go then")
+    arena_cache_bytes: int | None = Field(
+        default=None, ge=0,
+        description="clean regions that nobody uses, kept for later restores; default: up to the low mark")
     ring_bytes: int = Field(default=256 * MIB, ge=2 * MIB, description="limit of one connection's ring")
     keep_warm_s: float = Field(default=300.0, ge=0, description="life of a completed worker")
     keep_leftovers_s: float = Field(
@@ -201,6 +218,12 @@ class DaemonConfig(ServiceConfig):
     zygote_start_timeout_s: float = Field(default=120.0, gt=0, description="limit of a zygote's start")
     prepare_timeout_s: float = Field(default=300.0, gt=0, description="limit of bringing a worker's state up to date")
     save_timeout_s: float = Field(default=600.0, gt=0, description="limit of one save after a cell's end")
+
+    @model_validator(mode="after")
+    def _marks_in_order(self) -> DaemonConfig:
+        if self.arena_low_percent > self.arena_high_percent:
+            raise ValueError("arena_low_percent must not exceed arena_high_percent")
+        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -40,9 +40,13 @@ def stats(data: DataOption = None, as_json: JsonOption = False, timeout_s: Timeo
 
     request = pb.GetStoreStatsRequest()
     found = message_to_dict(_ask_admin(data, lambda admin: admin.GetStoreStats(request, timeout_s=timeout_s)))
+    tenants: list[dict[str, Any]] = [
+        {name: value if name == "tenant" else int(value) for name, value in tenant.items()}
+        for tenant in found.pop("tenants")
+    ]
     counts = {name: int(value) for name, value in found.items()}
     if as_json:
-        print_json(counts)
+        print_json({**counts, "tenants": tenants})
         return
     on_disk = format_bytes(counts["region_bytes"])
     used, limit = format_bytes(counts["used_bytes"]), format_bytes(counts["bytes_max"])
@@ -50,11 +54,18 @@ def stats(data: DataOption = None, as_json: JsonOption = False, timeout_s: Timeo
         ["sessions", counts["sessions"], f"{format_bytes(counts['logical_bytes'])} in their newest versions"],
         ["versions", counts["versions"], f"{counts['durable_versions']} durable"],
         ["units", counts["units"], format_bytes(counts["unit_bytes"])],
-        ["regions", counts["regions"], f"{counts['regions_on_disk']} on the disk: {on_disk}"],
+        ["regions", counts["regions"],
+         f"{counts['regions_on_disk']} on the disk: {on_disk}; {counts['regions_zero']} of zeros take none"],
         ["staged", counts["regions_staged"], "regions in some host's memory only"],
         ["orphans", counts["orphans"], "units and regions that no version names; `looseleaf store gc` frees them"],
         ["used", f"{counts['used_bytes'] / max(1, counts['bytes_max']):.1%}", f"{used} of {limit}"],
     ]
+    if len(tenants) > 1:
+        rows += [
+            [f"tenant {tenant['tenant']}", tenant["sessions"],
+             f"sessions; {format_bytes(tenant['used_bytes'])} of {format_bytes(tenant['bytes_max'])}"]
+            for tenant in tenants
+        ]  # fmt: skip
     print_table("checkpoint store", ["what", "count", "about"], rows, "")
 
 

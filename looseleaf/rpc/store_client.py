@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
-from looseleaf.errors import Unavailable
+from looseleaf.errors import CapacityExceeded, Unavailable
 from looseleaf.ids import new_request_id
 from looseleaf.rpc.client import Channel
 from looseleaf.v1 import checkpoint_pb2 as cp
@@ -30,21 +30,27 @@ NAMED_PER_CALL_MAX: Final = 50_000
 class StoreClient:
     """Calls over `channel`, which the caller closes. Every failure is a LooseLeafError; see the store for reasons.
 
-    While there is no store, all but `put_regions` wait up to `restart_patience_s` for it to come back.
+    While there is no store, or it is too busy, all but `put_regions` wait up to `restart_patience_s` for it to come back.
     Calls that change something carry one request id through all their repeats, so that none happens twice.
+    `tenant`: whose units and regions it puts and gets, and whose sessions it makes; "" is the default tenant. One that
+    has no session yet is not known to the store.
     """
 
-    def __init__(self, channel: Channel, *, restart_patience_s: float = RESTART_PATIENCE_S) -> None:
+    def __init__(
+        self, channel: Channel, *, restart_patience_s: float = RESTART_PATIENCE_S, tenant: str = ""
+    ) -> None:
         self._stub: Any = CheckpointStoreServiceStub(channel)
         self._patience_s = restart_patience_s
+        self._tenant = tenant
 
     async def open_session(
         self, session_id: str, *, create: bool = False, raise_epoch: bool = False, title: str = ""
     ) -> cp.SessionHead:
         """The session as it stands afterwards. Raises NotFound `SESSION_UNKNOWN`, CapacityExceeded `SESSIONS_FULL`."""
         request = pb.OpenSessionRequest(
-            request_id=new_request_id(), session_id=session_id, create=create, raise_epoch=raise_epoch, title=title
-        )
+            request_id=new_request_id(), session_id=session_id, create=create, raise_epoch=raise_epoch, title=title,
+            tenant=self._tenant,
+        )  # fmt: skip
         response = await self._unary(self._stub.OpenSession, request)
         head: cp.SessionHead = response.head
         return head
@@ -55,8 +61,10 @@ class StoreClient:
             return 0
 
         def requests() -> Iterator[pb.PutUnitsRequest]:
+            tenant = self._tenant
             for unit_hash, data in units:
-                yield pb.PutUnitsRequest(unit=cp.UnitBlob(unit_hash=unit_hash, data=data))
+                yield pb.PutUnitsRequest(unit=cp.UnitBlob(unit_hash=unit_hash, data=data), tenant=tenant)
+                tenant = ""
 
         response = await self._patiently(lambda: self._stub.PutUnits(requests(), timeout_s=STREAM_TIMEOUT_S))
         return int(response.stored)
@@ -66,7 +74,7 @@ class StoreClient:
         found: dict[bytes, bytes] = {}
 
         async def read(hashes: Sequence[bytes]) -> None:
-            request = pb.GetUnitsRequest(unit_hashes=hashes)
+            request = pb.GetUnitsRequest(unit_hashes=hashes, tenant=self._tenant)
             async with self._stub.GetUnits(request, timeout_s=STREAM_TIMEOUT_S) as stream:
                 async for message in stream:
                     found[message.unit.unit_hash] = message.unit.data
@@ -80,7 +88,8 @@ class StoreClient:
     ) -> tuple[int, bool]:
         """(the new version, whether it is durable already). The same commit may be repeated at any time.
 
-        Raises PreconditionFailed `STALE_EPOCH`, `UNITS_MISSING`, `REGIONS_UNKNOWN`, Conflict `MANIFEST_MOVED`.
+        Raises PreconditionFailed `STALE_EPOCH`, `UNITS_MISSING`, `REGIONS_UNKNOWN`, Conflict `MANIFEST_MOVED`,
+        CapacityExceeded `SESSION_FULL`.
         """
         request = pb.CommitVersionRequest(
             request_id=new_request_id(), session_id=session_id, epoch=epoch, parent=parent,
@@ -99,16 +108,20 @@ class StoreClient:
         response: pb.GetManifestResponse = await self._unary(self._stub.GetManifest, request)
         return response
 
-    async def put_regions(self, regions: AsyncIterable[tuple[bytes, int, bytes]]) -> int:
+    async def put_regions(self, regions: AsyncIterable[tuple[bytes, int, bytes]], size_bytes: int = 0) -> int:
         """Stores (id, length, bytes) on the store's disk, durable on return; returns how many were new.
 
+        With `size_bytes`, of all of them together, they are refused before one is stored, or there is room for all.
         Not repeated, as `regions` can be read only once: on Unavailable or Conflict call again with all of them.
-        Raises CapacityExceeded `STORE_FULL`, Corrupt `CHECKSUM_MISMATCH`.
+        Raises CapacityExceeded `STORE_FULL`, `TENANT_FULL` or `STORE_BUSY`, Corrupt `CHECKSUM_MISMATCH`.
         """
 
         async def requests() -> AsyncIterator[pb.PutRegionsRequest]:
+            plan: dict[str, Any] = {"tenant": self._tenant, "stream_bytes": size_bytes}
             async for region_id, length_bytes, data in regions:
-                yield pb.PutRegionsRequest(chunk=cp.RegionChunk(region=_ref((region_id, length_bytes)), data=data))
+                chunk = cp.RegionChunk(region=_ref((region_id, length_bytes)), data=data)
+                yield pb.PutRegionsRequest(chunk=chunk, **plan)
+                plan = {}
 
         response = await self._stub.PutRegions(requests(), timeout_s=STREAM_TIMEOUT_S)
         return int(response.stored)
@@ -122,7 +135,7 @@ class StoreClient:
             received = 0
             began_s = time.monotonic()
             while received < len(part):
-                request = pb.GetRegionsRequest(regions=map(_ref, part[received:]))
+                request = pb.GetRegionsRequest(regions=map(_ref, part[received:]), tenant=self._tenant)
                 try:
                     async with self._stub.GetRegions(request, timeout_s=STREAM_TIMEOUT_S) as stream:
                         async for message in stream:
@@ -140,7 +153,7 @@ class StoreClient:
         """Where each region is, in order; an unknown one has no host and is not durable."""
         found: list[cp.RegionLocation] = []
         for part in _parts(regions):
-            request = pb.LocateRegionsRequest(regions=map(_ref, part))
+            request = pb.LocateRegionsRequest(regions=map(_ref, part), tenant=self._tenant)
             found.extend((await self._unary(self._stub.LocateRegions, request)).locations)
         return found
 
@@ -154,7 +167,7 @@ class StoreClient:
         fallbacks: list[pb.SessionFallback] = []
         for part in _parts(regions):
             request = pb.ForgetHostRegionsRequest(
-                request_id=new_request_id(), host_id=host_id, regions=map(_ref, part), all=False
+                request_id=new_request_id(), host_id=host_id, regions=map(_ref, part), all=False, tenant=self._tenant
             )
             fallbacks.extend((await self._unary(self._stub.ForgetHostRegions, request)).fallbacks)
         return fallbacks
@@ -191,13 +204,14 @@ class StoreClient:
         return await self._patiently(lambda: method(request, timeout_s=timeout_s))
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        """`call()`, repeated while there is no store; the channel's own repeats are over within a second."""
+        """`call()`, repeated while there is no store, or one too busy; the channel's own repeats are over in a second."""
         began_s = time.monotonic()
         while True:
             try:
                 return await call()
-            except Unavailable:
-                if time.monotonic() - began_s >= self._patience_s:
+            except (Unavailable, CapacityExceeded) as error:
+                is_passing = isinstance(error, Unavailable) or error.reason == "STORE_BUSY"
+                if not is_passing or time.monotonic() - began_s >= self._patience_s:
                     raise
             await asyncio.sleep(RESTART_RETRY_S)
 

@@ -7,7 +7,8 @@ next run goes on. The collector holds the index's lock for one step at a time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from looseleaf.services.checkpoint_store.core.rows import (
 from looseleaf.services.checkpoint_store.core.version_uses import VersionUses
 from looseleaf.services.checkpoint_store.index import StoreIndex, split_release
 from looseleaf.services.checkpoint_store.region_files import RegionFiles
-from looseleaf.services.checkpoint_store.usage import Usage, blocks_of
+from looseleaf.services.checkpoint_store.usage import Usage, disk_bytes_of
 
 SWEEP_PAGE_OBJECTS: Final = 1_024
 DROPS_PER_RUN_MAX: Final = 1_000
@@ -51,7 +52,7 @@ class _Swept:
     units: int
     slots: tuple[int, ...]
     regions: int
-    freed_bytes: int
+    freed_bytes: Mapping[bytes, int]
 
 
 class Collector:
@@ -123,14 +124,15 @@ class Collector:
                 if version <= session.durable_version:
                     batch.delete(keys.version_key(keys.EXECUTION, session_id, version))
             now = self._index.clock.unix_ms()
-            in_use = self._uses.of(session_id, [entry.version for entry in chain], now)
+            versions = [entry.version for entry in chain]
+            in_use = self._uses.of(session_id, versions, self._index.clock.monotonic_s())
             victims = versions_to_drop([entry.kept for entry in chain], self._retention, now, in_use)
             if victims:
                 victim = victims[0]
                 at = next(index for index, entry in enumerate(chain) if entry.version == victim)
                 around = chain[max(0, at - 1) : at + 2]
                 named: list[tuple[int, AbstractSet[bytes]]] = [
-                    (entry.version, self._index.refs(session_id, entry.version, entry.row).objects())
+                    (entry.version, self._index.refs(session_id, entry.version, entry.row).objects(session.tenant))
                     for entry in around
                 ]
                 self._index.put_release(batch, released_by_drops(named, {victim}))
@@ -179,7 +181,8 @@ class Collector:
             # A slot is reused only once its row is gone for good: else a loss of power could bring the row back.
             self._index.kv.flush()
             self._files.free(swept.slots)
-            self._usage.give_back(swept.freed_bytes)
+            for tenant, size_bytes in swept.freed_bytes.items():
+                self._usage.give_back(tenant, size_bytes)
             units += swept.units
             regions += swept.regions
         return units, regions
@@ -188,12 +191,28 @@ class Collector:
         start = keys.ORPHAN
         while not self._stopped.is_set():
             page = self._index.kv.scan(keys.ORPHAN, start, SWEEP_PAGE_OBJECTS)
+            self._stamp_anew([key for key, stamp in page if self._is_of_the_future(stamp)])
             due = [key for key, stamp in page if self._is_due(stamp)]
             if due:
                 yield due
             if len(page) < SWEEP_PAGE_OBJECTS:
                 return
             start = page[-1][0] + b"\0"
+
+    def _stamp_anew(self, orphan_keys: Sequence[bytes]) -> None:
+        """The machine's clock was set back: what was put by the old one would stay until that time comes again."""
+        if not orphan_keys:
+            return
+        batch = Batch()
+        now = encode_number(self._index.clock.unix_ms())
+        with self._index.lock:
+            for key, stamp in zip(orphan_keys, self._index.kv.multi_get(orphan_keys), strict=True):
+                if self._is_of_the_future(stamp):
+                    batch.put(key, now)
+            self._index.kv.write(batch)
+
+    def _is_of_the_future(self, stamp: bytes | None) -> bool:
+        return stamp is not None and decode_number(stamp) > self._index.clock.unix_ms()
 
     def _is_due(self, stamp: bytes | None) -> bool:
         return stamp is not None and decode_number(stamp) + self._grace_ms <= self._index.clock.unix_ms()
@@ -202,7 +221,8 @@ class Collector:
         """Deletes what is still named by nothing and still due: a put or a commit may have come in between."""
         batch = Batch()
         slots: list[int] = []
-        units = regions = freed_bytes = 0
+        units = regions = 0
+        freed_bytes: Counter[bytes] = Counter()
         with self._index.lock:
             stamps = self._index.kv.multi_get(orphan_keys)
             objects = [key[1:] for key, stamp in zip(orphan_keys, stamps, strict=True) if self._is_due(stamp)]
@@ -214,15 +234,15 @@ class Collector:
                 if keys.is_region(object_key):
                     row = RegionRow.decode(data)
                     regions += 1
-                    if row.slot is not None:
-                        slots.append(row.slot)
-                        freed_bytes += blocks_of(row.length_bytes)
+                    if row.written_slot is not None:
+                        slots.append(row.written_slot)
+                    freed_bytes[keys.tenant_of(object_key)] += disk_bytes_of(row)
                     for host_id in row.hosts:
-                        batch.delete(keys.host_region_key(host_id, object_key[1:]))
+                        batch.delete(keys.host_region_key(host_id, object_key))
                 else:
                     units += 1
-                    freed_bytes += UnitRow.decode(data).size_bytes
-                    batch.delete(keys.unit_bytes_key(object_key[1:]))
+                    freed_bytes[keys.tenant_of(object_key)] += UnitRow.decode(data).size_bytes
+                    batch.delete(keys.unit_bytes_key(keys.tenant_of(object_key), keys.hash_of(object_key)))
             self._index.kv.write(batch)
         return _Swept(units, tuple(slots), regions, freed_bytes)
 

@@ -17,6 +17,7 @@ from looseleaf.services.checkpoint_store.core.commit import (
     RegionPlan,
     check_commit,
     check_manifest,
+    check_size,
     is_repeat,
     missing_error,
     plan_regions,
@@ -40,9 +41,10 @@ class Committed:
 class Commits:
     """Commit and MarkDurable."""
 
-    def __init__(self, index: StoreIndex, manifest_bytes_max: int) -> None:
+    def __init__(self, index: StoreIndex, *, manifest_bytes_max: int, session_bytes_max: int) -> None:
         self._index = index
         self._manifest_bytes_max = manifest_bytes_max
+        self._session_bytes_max = session_bytes_max
 
     def commit(
         self, session_id: str, *, epoch: int, parent: int, execution_id: str, manifest: bytes, host_id: str
@@ -52,7 +54,7 @@ class Commits:
         Survives a loss of power when it returns. The same execution committing the same bytes again succeeds.
         Raises, with nothing changed: InvalidArgument `ID_MALFORMED`, `MANIFEST_TOO_LARGE`, `MANIFEST_MISMATCH` or
         `REGION_LENGTH`, what `decode_manifest` raises, NotFound `SESSION_UNKNOWN`, PreconditionFailed `STALE_EPOCH`,
-        `UNITS_MISSING` or `REGIONS_UNKNOWN`, Conflict `MANIFEST_MOVED`.
+        `UNITS_MISSING` or `REGIONS_UNKNOWN`, Conflict `MANIFEST_MOVED`, CapacityExceeded `SESSION_FULL`.
         """
         check_id("session", session_id)
         check_id("execution", execution_id)
@@ -70,7 +72,10 @@ class Commits:
             text = f"the manifest has regions of more than {REGION_BYTES} bytes; nothing was saved"
             raise InvalidArgument("REGION_LENGTH", text)
         with self._index.lock:
-            committed = self._repeated(request) or self._append(request, manifest, decoded, refs)
+            committed = self._repeated(request)
+            if committed is None:
+                check_size(decoded, self._session_bytes_max)
+                committed = self._append(request, manifest, decoded, refs)
         self._index.kv.flush()
         return committed
 
@@ -85,7 +90,7 @@ class Commits:
             row = self._index.version(session_id, version)
             if not row.durable:
                 refs = self._index.refs(session_id, version, row)
-                missing = self._not_on_disk(refs.regions)
+                missing = self._not_on_disk(session.tenant, refs.regions)
                 if missing:
                     return False, [(region_id, refs.regions[region_id]) for region_id in missing]
                 batch = Batch()
@@ -110,11 +115,11 @@ class Commits:
         parent_row = self._index.version(request.session_id, request.parent) if request.parent else None
         parent = NO_REFS if parent_row is None else self._index.refs(request.session_id, request.parent, parent_row)
         batch = Batch()
-        self._add_units(batch, refs.units - parent.units)
-        plan = self._add_regions(batch, refs, parent, request.host_id)
+        self._add_units(batch, session.tenant, refs.units - parent.units)
+        plan = self._add_regions(batch, session.tenant, refs, parent, request.host_id)
         carried = refs.regions.keys() & parent.regions.keys()
         carried_durable = parent_row is None or parent_row.durable
-        durable = plan.durable and (carried_durable or not self._not_on_disk(carried))
+        durable = plan.durable and (carried_durable or not self._not_on_disk(session.tenant, carried))
         now = self._index.clock.unix_ms()
         version_row = VersionRow(
             request.parent, request.epoch, request.execution_id, now, durable, decoded.logical_bytes(),
@@ -130,32 +135,35 @@ class Commits:
         self._index.remember_refs(request.manifest_hash, refs)
         return Committed(request.version, durable)
 
-    def _add_units(self, batch: Batch, added: Iterable[bytes]) -> None:
-        rows = self._index.unit_rows(sorted(added))
+    def _add_units(self, batch: Batch, tenant: bytes, added: Iterable[bytes]) -> None:
+        rows = self._index.unit_rows(tenant, sorted(added))
         missing = [unit_hash for unit_hash, row in rows.items() if row is None]
         if missing:
             raise missing_error("UNITS_MISSING", "units", missing)
         for unit_hash, row in rows.items():
             assert row is not None
-            batch.put(keys.unit_key(unit_hash), replace(row, refs=row.refs + 1).encode())
+            unit_key = keys.unit_key(tenant, unit_hash)
+            batch.put(unit_key, replace(row, refs=row.refs + 1).encode())
             if row.refs == 0:
-                batch.delete(keys.orphan_key(keys.unit_key(unit_hash)))
+                batch.delete(keys.orphan_key(unit_key))
 
-    def _add_regions(self, batch: Batch, refs: VersionRefs, parent: VersionRefs, host_id: str) -> RegionPlan:
+    def _add_regions(
+        self, batch: Batch, tenant: bytes, refs: VersionRefs, parent: VersionRefs, host_id: str
+    ) -> RegionPlan:
         added = {
             region_id: length for region_id, length in refs.regions.items() if parent.regions.get(region_id) != length
         }
-        plan = plan_regions(added, self._index.region_rows(sorted(added)), host_id)
+        plan = plan_regions(added, self._index.region_rows(tenant, sorted(added)), host_id)
         for region_id, row in plan.rows.items():
-            batch.put(keys.region_key(region_id), row.encode())
+            batch.put(keys.region_key(tenant, region_id), row.encode())
         for region_id in plan.revived:
-            batch.delete(keys.orphan_key(keys.region_key(region_id)))
+            batch.delete(keys.orphan_key(keys.region_key(tenant, region_id)))
         for region_id in plan.held:
-            batch.put(keys.host_region_key(host_id, region_id), b"")
+            batch.put(keys.host_region_key(host_id, keys.region_key(tenant, region_id)), b"")
         return plan
 
-    def _not_on_disk(self, region_ids: Iterable[bytes]) -> list[bytes]:
-        rows = self._index.region_rows(sorted(region_ids))
+    def _not_on_disk(self, tenant: bytes, region_ids: Iterable[bytes]) -> list[bytes]:
+        rows = self._index.region_rows(tenant, sorted(region_ids))
         return [region_id for region_id, row in rows.items() if row is None or row.slot is None]
 
 

@@ -79,8 +79,10 @@ def copy_durable(source: Store, target: Store) -> Copied:
             if head != session.version:
                 copied.behind.append((session_id, session.version, head))
             if kept:
-                _copy_objects(source, target, kept, copied)
-                _enter(target, session_id, session, kept)
+                with target.index.lock:
+                    tenant = target.tenants.make(source.tenants.name(session.tenant))
+                _copy_objects(source, target, session.tenant, tenant, kept, copied)
+                _enter(target, session_id, replace(session, tenant=tenant), kept)
                 copied.sessions += 1
                 copied.versions += len(kept)
     target.index.kv.flush()
@@ -100,15 +102,17 @@ def _durable_versions(source: Store, session_id: str) -> tuple[SessionRow, list[
     return session, kept
 
 
-def _copy_objects(source: Store, target: Store, kept: Sequence[_Kept], copied: Copied) -> None:
+def _copy_objects(
+    source: Store, target: Store, tenant: bytes, its_key_there: bytes, kept: Sequence[_Kept], copied: Copied
+) -> None:
     units = sorted({unit_hash for version in kept for unit_hash in version.refs.units})
     for some in _parts(units, UNITS_AT_ONCE):
-        copied.units += target.units.put(list(zip(some, source.units.get(some), strict=True)))
+        copied.units += target.units.put(list(zip(some, source.units.get(some, tenant), strict=True)), its_key_there)
     regions = {Region(*ref) for version in kept for ref in version.refs.regions.items()}
-    upload = target.regions.begin_upload()
+    upload = target.regions.begin_upload(its_key_there)
     try:
         for few in _parts(sorted(regions, key=lambda region: region.region_id), REGIONS_AT_ONCE):
-            upload.add(list(zip(few, source.regions.get(few), strict=True)))
+            upload.add(list(zip(few, source.regions.get(few, tenant), strict=True)))
         copied.regions += upload.finish()
     except BaseException:
         upload.abort()
@@ -125,7 +129,7 @@ def _enter(target: Store, session_id: str, session: SessionRow, kept: Sequence[_
                 (keys.REFS, version.refs.encode()),
             ):  # fmt: skip
                 batch.put(keys.version_key(kind, session_id, version.version), value)
-        _add_references(target, batch, count_runs(version.refs.objects() for version in kept))
+        _add_references(target, batch, count_runs(version.refs.objects(session.tenant) for version in kept))
 
     head = kept[-1].version
     # Numbers of versions that are not in the copy will be given again: in a new epoch they mean something else.

@@ -117,14 +117,14 @@ class StoreIndex:
             _, oldest = self._refs.popitem(last=False)
             self._cached_objects -= _size(oldest)
 
-    def region_rows(self, region_ids: Sequence[bytes]) -> dict[bytes, RegionRow | None]:
-        """The row of each region, None for an unknown one."""
-        found = self.kv.multi_get([keys.region_key(region_id) for region_id in region_ids])
+    def region_rows(self, tenant: bytes, region_ids: Sequence[bytes]) -> dict[bytes, RegionRow | None]:
+        """The row of each of a tenant's regions, None for an unknown one."""
+        found = self.kv.multi_get([keys.region_key(tenant, region_id) for region_id in region_ids])
         return dict(zip(region_ids, map(decode_optional_region, found), strict=True))
 
-    def unit_rows(self, unit_hashes: Sequence[bytes]) -> dict[bytes, UnitRow | None]:
-        """The row of each unit, None for an unknown one."""
-        found = self.kv.multi_get([keys.unit_key(unit_hash) for unit_hash in unit_hashes])
+    def unit_rows(self, tenant: bytes, unit_hashes: Sequence[bytes]) -> dict[bytes, UnitRow | None]:
+        """The row of each of a tenant's units, None for an unknown one."""
+        found = self.kv.multi_get([keys.unit_key(tenant, unit_hash) for unit_hash in unit_hashes])
         return dict(zip(unit_hashes, map(decode_optional_unit, found), strict=True))
 
     def put_release(self, batch: Batch, released: Counter[bytes]) -> None:
@@ -150,14 +150,12 @@ class StoreIndex:
             raise PreconditionFailed("STORE_FORMAT", text)
 
 
-OBJECT_KEY_BYTES: Final = 17
-
 
 def split_release(row: bytes) -> Counter[bytes]:
     """How many references of each object a release row gives back."""
-    if len(row) % OBJECT_KEY_BYTES:
+    if len(row) % keys.OBJECT_KEY_BYTES:
         raise Corrupt("INDEX_CORRUPT", "a row of references to give back cannot be read")
-    return Counter(row[at : at + OBJECT_KEY_BYTES] for at in range(0, len(row), OBJECT_KEY_BYTES))
+    return Counter(row[at : at + keys.OBJECT_KEY_BYTES] for at in range(0, len(row), keys.OBJECT_KEY_BYTES))
 
 
 def _size(refs: VersionRefs) -> int:

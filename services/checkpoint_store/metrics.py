@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from looseleaf.services.checkpoint_store.collector import Collected
 from looseleaf.services.checkpoint_store.store import Store
+from looseleaf.services.checkpoint_store.turns import Turns
 
 
 class StoreMetrics:
@@ -21,6 +24,14 @@ class StoreMetrics:
         self.fallbacks = Counter(
             "looseleaf_store_fallbacks", "Sessions that lost their newest version with a host", registry=registry)
         self._freed = Counter("looseleaf_store_freed", "Objects freed by the collector", ["kind"], registry=registry)
+
+        self._waiting = Gauge(
+            "looseleaf_store_streams_waiting", "Streams that wait for their turn", ["kind"], registry=registry)
+
+    def follow(self, **turns: Turns) -> None:
+        """Shows how many streams of each kind wait."""
+        for kind, followed in turns.items():
+            self._waiting.labels(kind).set_function(partial(getattr, followed, "waiting"))
 
     def collected(self, freed: Collected) -> None:
         """Counts one run of the collector."""

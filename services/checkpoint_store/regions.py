@@ -6,13 +6,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 from looseleaf.dirty_tracker import hash128
 from looseleaf.errors import Conflict, Corrupt, InvalidArgument, NotFound
 from looseleaf.kv import Batch
 from looseleaf.services.checkpoint_store.core import keys
-from looseleaf.services.checkpoint_store.core.rows import RegionRow, encode_number
+from looseleaf.services.checkpoint_store.core.rows import ZERO_SLOT, RegionRow, encode_number
 from looseleaf.services.checkpoint_store.index import StoreIndex
 from looseleaf.services.checkpoint_store.region_files import RegionFiles
 from looseleaf.services.checkpoint_store.units import check_hash
@@ -46,12 +47,17 @@ class Regions:
         self._files = files
         self._usage = usage
 
-    def begin_upload(self) -> RegionUpload:
-        """A new upload; end it with `finish` or `abort`."""
-        return RegionUpload(self._index, self._files, self._usage)
+    def begin_upload(self, tenant: bytes = keys.DEFAULT_TENANT, size_bytes: int = 0) -> RegionUpload:
+        """A new upload of a tenant's regions; end it with `finish` or `abort`.
 
-    def get(self, regions: Sequence[Region]) -> list[bytes]:
-        """The regions' bytes, verified, in order.
+        `size_bytes`: how many will come, 0 if not known; room is made for all of them now. Raises CapacityExceeded
+        `STORE_FULL` or `TENANT_FULL` if there is none.
+        """
+        self._usage.reserve(tenant, size_bytes)
+        return RegionUpload(self._index, self._files, self._usage, tenant, size_bytes)
+
+    def get(self, regions: Sequence[Region], tenant: bytes = keys.DEFAULT_TENANT) -> list[bytes]:
+        """The bytes of a tenant's regions, verified, in order.
 
         Raises InvalidArgument as `Region.check`, NotFound `REGIONS_UNKNOWN` for those not on this disk, Corrupt
         `CHECKSUM_MISMATCH` naming the region.
@@ -60,24 +66,26 @@ class Regions:
             region.check()
         with ExitStack() as pins:
             with self._index.lock:
-                rows = self._index.region_rows([region.region_id for region in regions])
+                rows = self._index.region_rows(tenant, [region.region_id for region in regions])
                 slots = [_slot_of(rows[region.region_id], region) for region in regions]
                 missing = [region for region, slot in zip(regions, slots, strict=True) if slot is None]
                 if missing:
                     raise _unknown(missing)
                 found = [slot for slot in slots if slot is not None]
                 # Pinned while the rows cannot change: the collector may free the slots from now on, not reuse them.
-                pins.enter_context(self._files.pinned(found))
+                pins.enter_context(self._files.pinned(slot for slot in found if slot != ZERO_SLOT))
             return [self._read(region, slot) for region, slot in zip(regions, found, strict=True)]
 
-    def locate(self, regions: Sequence[Region]) -> list[RegionRow | None]:
-        """Where each region is, None for one that the store does not know with that length."""
+    def locate(self, regions: Sequence[Region], tenant: bytes = keys.DEFAULT_TENANT) -> list[RegionRow | None]:
+        """Where each of a tenant's regions is, None for one that the store does not know with that length."""
         for region in regions:
             region.check()
-        rows = self._index.region_rows([region.region_id for region in regions])
+        rows = self._index.region_rows(tenant, [region.region_id for region in regions])
         return [_same_length(rows[region.region_id], region) for region in regions]
 
     def _read(self, region: Region, slot: int) -> bytes:
+        if slot == ZERO_SLOT:
+            return bytes(region.length_bytes)
         data = self._files.read(slot, region.length_bytes)
         if len(data) != region.length_bytes or hash128(data) != region.region_id:
             path, offset = self._files.path_of(slot)
@@ -92,12 +100,17 @@ class Regions:
 class RegionUpload:
     """One client's regions on their way to the disk. Its methods may run on different threads, one after the other."""
 
-    def __init__(self, index: StoreIndex, files: RegionFiles, usage: Usage) -> None:
+    def __init__(
+        self, index: StoreIndex, files: RegionFiles, usage: Usage, tenant: bytes, reserved_bytes: int
+    ) -> None:
         self._index = index
         self._files = files
         self._usage = usage
+        self._tenant = tenant
         self._lock = threading.Lock()
-        # Written, but not yet named by the index.
+        # Room that was made for regions to come.
+        self._reserved_bytes = reserved_bytes
+        # Written (or zeros, in ZERO_SLOT), but not yet named by the index.
         self._slots: dict[Region, int] = {}
         # Not written, because they were on the disk already.
         self._found: set[Region] = set()
@@ -107,14 +120,15 @@ class RegionUpload:
     def add(self, chunks: Sequence[tuple[Region, bytes | memoryview]]) -> None:
         """Verifies and writes regions; they are durable once `finish` returns.
 
-        Raises InvalidArgument as `Region.check`, Corrupt `CHECKSUM_MISMATCH`, CapacityExceeded `STORE_FULL` (before any
-        of these regions is written) or `DISK_FULL`, Unavailable `STORE_IO`. After an error, `abort`.
+        Raises InvalidArgument as `Region.check`, Corrupt `CHECKSUM_MISMATCH`, CapacityExceeded `STORE_FULL` or
+        `TENANT_FULL` (before any of these regions is written), `DISK_FULL`, Unavailable `STORE_IO`. After an error,
+        `abort`.
         """
         fresh = {region: data for region, data in chunks if _verified(region, data)}
         with self._lock:
             if self._ended:
                 return
-            known = self._index.region_rows([region.region_id for region in fresh])
+            known = self._index.region_rows(self._tenant, [region.region_id for region in fresh])
             for region in list(fresh):
                 row = known[region.region_id]
                 if row is not None and row.slot is not None:
@@ -135,39 +149,54 @@ class RegionUpload:
             # Regions that were there before may still wait for their rows to be synced by another upload.
             self._index.kv.flush()
             self._ended = True
+            self._give_reserved_back()
             return self.stored
 
     def abort(self) -> None:
         """Gives back what was written and is not durable yet. Idempotent, and nothing after `finish`."""
         with self._lock:
             self._ended = True
+            self._give_reserved_back()
             self._release(self._slots)
             self._slots = {}
 
     def _write(self, fresh: Mapping[Region, bytes | memoryview]) -> None:
-        needed_bytes = sum(blocks_of(region.length_bytes) for region in fresh)
-        self._usage.reserve(needed_bytes)
+        zeros = {region: ZERO_SLOT for region, data in fresh.items() if _is_zero(region, data)}
+        self._slots.update(zeros)
+        written = {region: data for region, data in fresh.items() if region not in zeros}
+        needed_bytes = sum(blocks_of(region.length_bytes) for region in written)
+        self._reserve(needed_bytes)
         taken: dict[Region, int] = {}
         try:
-            for region, data in fresh.items():
+            for region, data in written.items():
                 taken[region] = self._files.allocate()
                 self._files.write(taken[region], data)
         except BaseException:
             self._files.free(taken.values())
-            self._usage.give_back(needed_bytes)
+            self._usage.give_back(self._tenant, needed_bytes)
             raise
         self._slots.update(taken)
+
+    def _reserve(self, needed_bytes: int) -> None:
+        from_reserved = min(self._reserved_bytes, needed_bytes)
+        self._usage.reserve(self._tenant, needed_bytes - from_reserved)
+        self._reserved_bytes -= from_reserved
+
+    def _give_reserved_back(self) -> None:
+        self._usage.give_back(self._tenant, self._reserved_bytes)
+        self._reserved_bytes = 0
 
     def _publish(self) -> None:
         """One sync of the files, then the rows: a row never names bytes that a loss of power could take."""
         if not self._slots and not self._found:
             return
-        self._files.sync(self._slots.values())
+        self._files.sync(slot for slot in self._slots.values() if slot != ZERO_SLOT)
         published: dict[Region, int] = {}
         batch = Batch()
         stamp = encode_number(self._index.clock.unix_ms())
         with self._index.lock:
-            rows = self._index.region_rows([region.region_id for region in (*self._slots, *self._found)])
+            named = [region.region_id for region in (*self._slots, *self._found)]
+            rows = self._index.region_rows(self._tenant, named)
             for region in self._found:
                 self._renew(batch, region, rows[region.region_id], stamp)
             self._found = set()
@@ -177,9 +206,10 @@ class RegionUpload:
                     continue
                 published[region] = slot
                 known = row or RegionRow(0, region.length_bytes, None, ())
-                batch.put(keys.region_key(region.region_id), replace(known, slot=slot).encode())
+                object_key = keys.region_key(self._tenant, region.region_id)
+                batch.put(object_key, replace(known, slot=slot).encode())
                 if known.refs == 0:
-                    batch.put(keys.orphan_key(keys.region_key(region.region_id)), stamp)
+                    batch.put(keys.orphan_key(object_key), stamp)
             doubles = {region: slot for region, slot in self._slots.items() if region not in published}
             # From here on the slots belong to the index, even if the write fails: it may have happened all the same,
             # and the next start, not we, can tell.
@@ -194,11 +224,22 @@ class RegionUpload:
             text = f"region {region.region_id.hex()} was freed during this upload; send the regions again"
             raise Conflict("REGIONS_COLLECTED", text, region=region.region_id.hex())
         if row.refs == 0:
-            batch.put(keys.orphan_key(keys.region_key(region.region_id)), stamp)
+            batch.put(keys.orphan_key(keys.region_key(self._tenant, region.region_id)), stamp)
 
     def _release(self, slots: Mapping[Region, int]) -> None:
-        self._files.free(slots.values())
-        self._usage.give_back(sum(blocks_of(region.length_bytes) for region in slots))
+        written = {region: slot for region, slot in slots.items() if slot != ZERO_SLOT}
+        self._files.free(written.values())
+        self._usage.give_back(self._tenant, sum(blocks_of(region.length_bytes) for region in written))
+
+
+def _is_zero(region: Region, data: bytes | memoryview) -> bool:
+    """Whether the bytes of a verified region are all zero; one look is enough for nearly all others."""
+    return data[0] == 0 and region.region_id == _zero_id(region.length_bytes)
+
+
+@lru_cache(maxsize=256)
+def _zero_id(length_bytes: int) -> bytes:
+    return hash128(bytes(length_bytes))
 
 
 def _verified(region: Region, data: bytes | memoryview) -> bool:

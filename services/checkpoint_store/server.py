@@ -36,7 +36,9 @@ async def build(service: Service[StoreConfig]) -> Sequence[Registration]:
     service.on_stopping(store.collector.stop)
     metrics = StoreMetrics(service.registry, store)
     memory = RequestMemory(entries_max=config.memory_entries_max)
-    servicer = CheckpointStoreServicer(store, service.run_blocking, memory, metrics)
+    servicer = CheckpointStoreServicer(
+        store, service.run_blocking, memory, metrics, config.streams_waiting_max
+    )
     # Registered last, so it runs first: nothing may use the database once it is closed.
     service.on_stop(servicer.drain)
     service.start_task(collect_forever(servicer, config.garbage_interval_s), name="garbage")
@@ -61,6 +63,10 @@ def limits_of(config: StoreConfig) -> StoreLimits:
         version_use_s=config.version_use_s,
         manifest_bytes_max=config.manifest_bytes_max,
         stored_bytes_max=config.stored_bytes_max,
+        tenants_max=config.tenants_max,
+        tenant_bytes_max=config.tenant_bytes_max,
+        session_bytes_max=config.session_bytes_max,
+        compress_units=config.compress_units,
         disk_free_bytes_min=config.disk_free_bytes_min,
         orphan_grace_s=config.orphan_grace_s,
     )

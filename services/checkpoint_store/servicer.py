@@ -14,6 +14,7 @@ from looseleaf.services.checkpoint_store.core.rows import SessionRow
 from looseleaf.services.checkpoint_store.metrics import StoreMetrics
 from looseleaf.services.checkpoint_store.regions import Region, RegionUpload
 from looseleaf.services.checkpoint_store.store import Store
+from looseleaf.services.checkpoint_store.turns import Turns
 from looseleaf.units import MIB
 from looseleaf.v1 import checkpoint_pb2 as cp
 from looseleaf.v1 import checkpoint_store_pb2 as pb
@@ -34,8 +35,9 @@ UNITS_READ_MAX: Final = 16
 REGIONS_BATCH_MAX: Final = 4
 # Streams at once, each way; each holds UNITS_BATCH_BYTES or UNITS_READ_MAX units in memory ...
 UNIT_STREAMS_MAX: Final = 32
-# ... or REGIONS_BATCH_MAX regions. What comes beyond waits for its turn within its deadline.
+# ... or REGIONS_BATCH_MAX regions. What comes beyond waits for its turn within its deadline; so many of each kind.
 REGION_STREAMS_MAX: Final = 16
+STREAMS_WAITING_MAX: Final = 256
 
 log = get_logger()
 
@@ -43,15 +45,19 @@ log = get_logger()
 class CheckpointStoreServicer(CheckpointStoreServiceServicer):
     """Never unpickles; each mutating unary call runs once per request id."""
 
-    def __init__(self, store: Store, run_blocking: RunBlocking, memory: RequestMemory, metrics: StoreMetrics) -> None:
+    def __init__(
+        self, store: Store, run_blocking: RunBlocking, memory: RequestMemory, metrics: StoreMetrics,
+        streams_waiting_max: int = STREAMS_WAITING_MAX,
+    ) -> None:  # fmt: skip
         self._store = store
         self._blocking = run_blocking
         self._memory = memory
         self._metrics = metrics
-        self._unit_puts = asyncio.Semaphore(UNIT_STREAMS_MAX)
-        self._unit_gets = asyncio.Semaphore(UNIT_STREAMS_MAX)
-        self._uploads = asyncio.Semaphore(REGION_STREAMS_MAX)
-        self._downloads = asyncio.Semaphore(REGION_STREAMS_MAX)
+        self._unit_puts = Turns("puts of units", UNIT_STREAMS_MAX, streams_waiting_max)
+        self._unit_gets = Turns("reads of units", UNIT_STREAMS_MAX, streams_waiting_max)
+        self._uploads = Turns("uploads of regions", REGION_STREAMS_MAX, streams_waiting_max)
+        self._downloads = Turns("reads of regions", REGION_STREAMS_MAX, streams_waiting_max)
+        metrics.follow(units=self._unit_puts, uploads=self._uploads)
         self._aborting: set[asyncio.Future[None]] = set()
         self._collecting = asyncio.Lock()
 
@@ -71,9 +77,9 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
         async def work() -> pb.OpenSessionResponse:
             row = await self._blocking(
                 self._store.sessions.open, request.session_id,
-                create=request.create, raise_epoch=request.raise_epoch, title=request.title,
+                create=request.create, raise_epoch=request.raise_epoch, title=request.title, tenant=request.tenant,
             )  # fmt: skip
-            return pb.OpenSessionResponse(head=_head(request.session_id, row))
+            return pb.OpenSessionResponse(head=self._head(request.session_id, row))
 
         return await self._once(request, work)
 
@@ -81,23 +87,28 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
         stored = 0
         batch: list[tuple[bytes, bytes]] = []
         size_bytes = 0
+        tenant: bytes | None = None
         async with self._unit_puts:
             async for request in request_iterator:
+                if tenant is None:
+                    tenant = self._store.tenants.key(request.tenant)
                 batch.append((request.unit.unit_hash, request.unit.data))
                 size_bytes += len(request.unit.data)
                 if size_bytes >= UNITS_BATCH_BYTES or len(batch) >= UNITS_BATCH_MAX:
-                    stored += await self._blocking(self._store.units.put, batch)
+                    stored += await self._blocking(self._store.units.put, batch, tenant)
                     batch, size_bytes = [], 0
-            stored += await self._blocking(self._store.units.put, batch)
+            if batch:
+                stored += await self._blocking(self._store.units.put, batch, tenant)
         return pb.PutUnitsResponse(stored=stored)
 
     async def GetUnits(self, request: pb.GetUnitsRequest, context: Any) -> AsyncIterator[pb.GetUnitsResponse]:
         hashes = list(request.unit_hashes)
         _check_count(hashes)
+        tenant = self._store.tenants.key(request.tenant)
         async with self._unit_gets:
             for start in range(0, len(hashes), UNITS_READ_MAX):
                 wanted = hashes[start : start + UNITS_READ_MAX]
-                units = await self._blocking(self._store.units.get, wanted)
+                units = await self._blocking(self._store.units.get, wanted, tenant)
                 for unit_hash, data in zip(wanted, units, strict=True):
                     yield pb.GetUnitsResponse(unit=cp.UnitBlob(unit_hash=unit_hash, data=data))
 
@@ -115,16 +126,20 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
         found = await self._blocking(
             self._store.sessions.manifest, request.session_id, request.version, request.known_version
         )
-        head = _head(request.session_id, found.session)
+        head = self._head(request.session_id, found.session)
         return pb.GetManifestResponse(head=head, version=found.version, manifest=found.manifest)
 
     async def PutRegions(
         self, request_iterator: AsyncIterator[pb.PutRegionsRequest], context: Any
     ) -> pb.PutRegionsResponse:
         async with self._uploads:
-            upload = self._store.regions.begin_upload()
+            first = await anext(aiter(request_iterator), None)
+            if first is None:
+                return pb.PutRegionsResponse()
+            tenant = self._store.tenants.key(first.tenant)
+            upload = await self._blocking(self._store.regions.begin_upload, tenant, first.stream_bytes)
             try:
-                async for batch in _region_batches(request_iterator):
+                async for batch in _region_batches(first, request_iterator):
                     await self._blocking(upload.add, batch)
                 stored = await self._blocking(upload.finish)
             except BaseException:
@@ -135,15 +150,17 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
 
     async def GetRegions(self, request: pb.GetRegionsRequest, context: Any) -> AsyncIterator[pb.GetRegionsResponse]:
         regions = _regions(request.regions)
+        tenant = self._store.tenants.key(request.tenant)
         async with self._downloads:
             for start in range(0, len(regions), REGIONS_BATCH_MAX):
                 wanted = regions[start : start + REGIONS_BATCH_MAX]
-                for region, data in zip(wanted, await self._blocking(self._store.regions.get, wanted), strict=True):
+                found = await self._blocking(self._store.regions.get, wanted, tenant)
+                for region, data in zip(wanted, found, strict=True):
                     yield pb.GetRegionsResponse(chunk=cp.RegionChunk(region=_ref(region), data=data))
 
     async def LocateRegions(self, request: pb.LocateRegionsRequest, context: Any) -> pb.LocateRegionsResponse:
         regions = _regions(request.regions)
-        rows = await self._blocking(self._store.regions.locate, regions)
+        rows = await self._blocking(self._store.regions.locate, regions, self._store.tenants.key(request.tenant))
         return pb.LocateRegionsResponse(locations=[
             cp.RegionLocation(
                 region=_ref(region), host_ids=row.hosts if row else (), durable=row is not None and row.slot is not None
@@ -158,7 +175,7 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
             region_ids = [region.region_id for region in _regions(request.regions)]
             fell = await self._blocking(
                 self._store.hosts.forget, request.host_id, region_ids,
-                everything=request.all, request_id=request.request_id,
+                everything=request.all, request_id=request.request_id, tenant=self._store.tenants.key(request.tenant),
             )  # fmt: skip
             self._metrics.fallbacks.inc(len(fell))
             return pb.ForgetHostRegionsResponse(fallbacks=[
@@ -180,7 +197,7 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
 
     async def ListSessions(self, request: pb.ListSessionsRequest, context: Any) -> pb.ListSessionsResponse:
         rows = await self._blocking(self._store.sessions.newest, _limit(request.limit))
-        return pb.ListSessionsResponse(sessions=[_head(session_id, row) for session_id, row in rows])
+        return pb.ListSessionsResponse(sessions=[self._head(session_id, row) for session_id, row in rows])
 
     async def ListVersions(self, request: pb.ListVersionsRequest, context: Any) -> pb.ListVersionsResponse:
         chain = await self._blocking(self._store.sessions.versions, request.session_id, _limit(request.limit))
@@ -211,6 +228,13 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
 
         return await self._once(request, work)
 
+    def _head(self, session_id: str, row: SessionRow) -> cp.SessionHead:
+        return cp.SessionHead(
+            session_id=session_id, version=row.version, durable_version=row.durable_version, epoch=row.epoch,
+            created_unix_ms=row.created_unix_ms, updated_unix_ms=row.updated_unix_ms, title=row.title,
+            tenant=self._store.tenants.name(row.tenant),
+        )  # fmt: skip
+
     async def _once(self, request: Any, work: Callable[[], Awaitable[T]]) -> T:
         answer: T = await self._memory.once(request, work)
         return answer
@@ -227,11 +251,12 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
             log.error("upload_not_aborted", exc_info=error)
 
 
-async def _region_batches(requests: AsyncIterator[pb.PutRegionsRequest]) -> AsyncIterator[list[tuple[Region, bytes]]]:
-    batch: list[tuple[Region, bytes]] = []
-    async for request in requests:
-        region = request.chunk.region
-        batch.append((Region(region.region_id, region.length_bytes), request.chunk.data))
+async def _region_batches(
+    first: pb.PutRegionsRequest, others: AsyncIterator[pb.PutRegionsRequest]
+) -> AsyncIterator[list[tuple[Region, bytes]]]:
+    batch = [_chunk(first)]
+    async for request in others:
+        batch.append(_chunk(request))
         if len(batch) >= REGIONS_BATCH_MAX:
             yield batch
             batch = []
@@ -239,11 +264,9 @@ async def _region_batches(requests: AsyncIterator[pb.PutRegionsRequest]) -> Asyn
         yield batch
 
 
-def _head(session_id: str, row: SessionRow) -> cp.SessionHead:
-    return cp.SessionHead(
-        session_id=session_id, version=row.version, durable_version=row.durable_version, epoch=row.epoch,
-        created_unix_ms=row.created_unix_ms, updated_unix_ms=row.updated_unix_ms, title=row.title,
-    )  # fmt: skip
+def _chunk(request: pb.PutRegionsRequest) -> tuple[Region, bytes]:
+    region = request.chunk.region
+    return Region(region.region_id, region.length_bytes), request.chunk.data
 
 
 def _ref(region: Region) -> cp.RegionRef:

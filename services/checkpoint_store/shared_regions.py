@@ -49,7 +49,8 @@ class SharedRegionServicer(SharedRegionServiceServicer):
         return pb.TakeRegionsResponse(stored=stored)
 
     def _take(self, request: pb.TakeRegionsRequest) -> int:
-        upload = self._store.regions.begin_upload()
+        size_bytes = sum(min(item.region.length_bytes, REGION_BYTES) for item in request.regions)
+        upload = self._store.regions.begin_upload(self._store.tenants.key(request.tenant), size_bytes)
         try:
             with _opened(request.pid, request.segments) as fds:
                 _copy(fds, request.regions, upload)

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 
 from looseleaf.kv import scan_all
 from looseleaf.services.checkpoint_store.core import keys
-from looseleaf.services.checkpoint_store.core.rows import RegionRow, UnitRow
+from looseleaf.services.checkpoint_store.core.rows import ZERO_SLOT, RegionRow, UnitRow
 from looseleaf.services.checkpoint_store.store import Store
-from looseleaf.services.checkpoint_store.usage import blocks_of
+from looseleaf.services.checkpoint_store.usage import disk_bytes_of
+
+
+@dataclass(frozen=True)
+class TenantCounts:
+    """What one tenant holds, and may hold."""
+
+    tenant: str
+    sessions: int
+    used_bytes: int
+    bytes_max: int
 
 
 @dataclass
@@ -28,13 +39,17 @@ class StoreStats:
     orphans: int = 0
     used_bytes: int = 0
     bytes_max: int = 0
+    regions_zero: int = 0
+    tenants: list[TenantCounts] = field(default_factory=list)
 
 
 def count_all(store: Store) -> StoreStats:
     """Reads every row once, without the index's lock: the counts are of slightly different moments."""
     kv = store.index.kv
     stats = StoreStats(used_bytes=store.usage.used_bytes, bytes_max=store.usage.bytes_max)
-    for session_id, _ in store.index.sessions():
+    sessions: Counter[bytes] = Counter()
+    for session_id, session in store.index.sessions():
+        sessions[session.tenant] += 1
         chain = store.index.chain(session_id)
         stats.sessions += 1
         stats.versions += len(chain)
@@ -47,7 +62,13 @@ def count_all(store: Store) -> StoreStats:
         row = RegionRow.decode(data)
         stats.regions += 1
         stats.regions_on_disk += row.slot is not None
-        stats.region_bytes += blocks_of(row.length_bytes) if row.slot is not None else 0
+        stats.regions_zero += row.slot == ZERO_SLOT
+        stats.region_bytes += disk_bytes_of(row)
         stats.regions_staged += row.slot is None and bool(row.hosts)
     stats.orphans = sum(1 for _ in scan_all(kv, keys.ORPHAN))
+    for name, tenant in store.tenants.all():
+        used_bytes = store.usage.of_tenant(tenant)
+        if sessions[tenant] or used_bytes:
+            bytes_max = store.usage.tenant_bytes_max
+            stats.tenants.append(TenantCounts(name, sessions[tenant], used_bytes, bytes_max))
     return stats

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,8 +20,10 @@ from looseleaf.services.checkpoint_store.index import StoreIndex
 from looseleaf.services.checkpoint_store.region_files import RegionFiles, sync_folder
 from looseleaf.services.checkpoint_store.regions import Regions
 from looseleaf.services.checkpoint_store.sessions import Sessions
+from looseleaf.services.checkpoint_store.tenants import Tenants
+from looseleaf.services.checkpoint_store.unit_codec import UnitCodec
 from looseleaf.services.checkpoint_store.units import Units
-from looseleaf.services.checkpoint_store.usage import Usage, blocks_of
+from looseleaf.services.checkpoint_store.usage import Usage, UsageLimits, disk_bytes_of
 from looseleaf.units import GIB, MIB
 
 
@@ -34,6 +37,10 @@ class StoreLimits:
     version_use_s: float = 0.0
     manifest_bytes_max: int = 8 * MIB
     stored_bytes_max: int = 256 * GIB
+    tenants_max: int = 1_000
+    tenant_bytes_max: int = 0
+    session_bytes_max: int = 0
+    compress_units: bool = True
     disk_free_bytes_min: int = 0
     orphan_grace_s: float = 600.0
 
@@ -45,14 +52,18 @@ class Store:
         self, kv: KvBackend, folder: Path, limits: StoreLimits, clock: Clock, disk: Disk | None = None
     ) -> None:
         self.index = StoreIndex(kv, clock)
-        slots, used_bytes = _what_is_stored(kv)
-        self.usage = Usage(folder, limits.stored_bytes_max, limits.disk_free_bytes_min, used_bytes)
+        slots, used = _what_is_stored(kv)
         self.files = RegionFiles(folder / "regions", slots, disk)
-        uses = VersionUses(int(limits.version_use_s * 1000), clock.unix_ms())
-        self.sessions = Sessions(self.index, limits.sessions_max, uses)
-        self.units = Units(self.index, self.usage)
+        uses = VersionUses(limits.version_use_s, clock.monotonic_s())
+        self.tenants = Tenants(kv, limits.tenants_max)
+        self.sessions = Sessions(self.index, self.tenants, limits.sessions_max, uses)
+        bounds = UsageLimits(limits.stored_bytes_max, limits.tenant_bytes_max, limits.disk_free_bytes_min)
+        self.usage = Usage(folder, bounds, used, self.sessions.largest)
+        self.units = Units(self.index, self.usage, UnitCodec(compress=limits.compress_units))
         self.regions = Regions(self.index, self.files, self.usage)
-        self.commits = Commits(self.index, limits.manifest_bytes_max)
+        self.commits = Commits(
+            self.index, manifest_bytes_max=limits.manifest_bytes_max, session_bytes_max=limits.session_bytes_max
+        )
         self.hosts = Hosts(self.index)
         self.collector = Collector(
             self.index, self.files, self.usage,
@@ -84,15 +95,15 @@ def open_store(
         raise
 
 
-def _what_is_stored(kv: KvBackend) -> tuple[set[int], int]:
-    """The slots that the index names, and the bytes of all units and regions."""
+def _what_is_stored(kv: KvBackend) -> tuple[set[int], Counter[bytes]]:
+    """The slots that the index names, and the bytes of all units and regions by tenant."""
     slots: set[int] = set()
-    used_bytes = 0
-    for _, data in scan_all(kv, keys.REGION):
+    used: Counter[bytes] = Counter()
+    for key, data in scan_all(kv, keys.REGION):
         row = RegionRow.decode(data)
-        if row.slot is not None:
-            slots.add(row.slot)
-            used_bytes += blocks_of(row.length_bytes)
-    for _, data in scan_all(kv, keys.UNIT):
-        used_bytes += UnitRow.decode(data).size_bytes
-    return slots, used_bytes
+        if row.written_slot is not None:
+            slots.add(row.written_slot)
+        used[keys.tenant_of(key)] += disk_bytes_of(row)
+    for key, data in scan_all(kv, keys.UNIT):
+        used[keys.tenant_of(key)] += UnitRow.decode(data).size_bytes
+    return slots, used

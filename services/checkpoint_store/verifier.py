@@ -16,7 +16,7 @@ from looseleaf.kv import scan_all
 from looseleaf.services.checkpoint_store.core import keys
 from looseleaf.services.checkpoint_store.core.references import VersionRefs, count_runs
 from looseleaf.services.checkpoint_store.core.rows import RegionRow, UnitRow
-from looseleaf.services.checkpoint_store.index import StoreIndex, split_release
+from looseleaf.services.checkpoint_store.index import Chained, StoreIndex, split_release
 from looseleaf.services.checkpoint_store.regions import Region
 from looseleaf.services.checkpoint_store.store import Store
 
@@ -42,7 +42,7 @@ def verify_bytes(store: Store) -> Iterator[tuple[int, list[str]]]:
         page: list[bytes] = []
         for key, data in scan_all(store.index.kv, start):
             row = RegionRow.decode(data) if kind else None
-            if row is None or row.slot is not None:
+            if row is None or row.written_slot is not None:
                 page.append(key)
             if len(page) == READ_AT_ONCE:
                 yield len(page), list(filter(None, (_damage(store, found) for found in page)))
@@ -51,14 +51,14 @@ def verify_bytes(store: Store) -> Iterator[tuple[int, list[str]]]:
 
 
 def _damage(store: Store, key: bytes) -> str | None:
-    name = key[1:]
+    tenant, name = keys.tenant_of(key), keys.hash_of(key)
     try:
         if not keys.is_region(key):
-            store.units.get([name])
+            store.units.get([name], tenant)
         else:
-            row = store.index.region_rows([name])[name]
+            row = store.index.region_rows(tenant, [name])[name]
             if row is not None:
-                store.regions.get([Region(name, row.length_bytes)])
+                store.regions.get([Region(name, row.length_bytes)], tenant)
     except NotFound:
         # Collected since its row was listed.
         return None
@@ -81,10 +81,12 @@ def _problems(index: StoreIndex) -> Iterator[str]:
         for entry in chain:
             where = f"version {entry.version} of {session_id}"
             refs = index.refs(session_id, entry.version, entry.row)
-            named.append(refs.objects())
-            needed_regions.update({key: (where, entry.row.durable) for key in refs.regions if not entry.row.durable})
-            needed_regions.update({key: (where, True) for key in refs.regions if entry.row.durable})
-            yield from _manifest_problems(index, session_id, entry.version, entry.row.manifest_hash, refs, where)
+            objects = refs.objects(session.tenant)
+            named.append(objects)
+            for key in filter(keys.is_region, objects):
+                durable = entry.row.durable or needed_regions.get(key, ("", False))[1]
+                needed_regions[key] = (where, durable)
+            yield from _manifest_problems(index, session_id, session.tenant, entry, refs, where)
         expected.update(count_runs(named))
     for _, row in scan_all(index.kv, keys.RELEASE):
         expected.update(split_release(row))
@@ -94,10 +96,10 @@ def _problems(index: StoreIndex) -> Iterator[str]:
 
 
 def _manifest_problems(
-    index: StoreIndex, session_id: str, version: int, manifest_hash: bytes, refs: VersionRefs, where: str
+    index: StoreIndex, session_id: str, tenant: bytes, entry: Chained, refs: VersionRefs, where: str
 ) -> Iterator[str]:
-    data = index.kv.get(keys.version_key(keys.MANIFEST, session_id, version))
-    if data is None or hash128(data) != manifest_hash:
+    data = index.kv.get(keys.version_key(keys.MANIFEST, session_id, entry.version))
+    if data is None or hash128(data) != entry.row.manifest_hash:
         yield f"{where} has no manifest, or not the one that was committed"
         return
     try:
@@ -105,10 +107,10 @@ def _manifest_problems(
     except LooseLeafError as error:
         yield f"{where} has a manifest that cannot be read: {error}"
         return
-    if (manifest.session_id, manifest.version) != (session_id, version) or VersionRefs.of(manifest) != refs:
+    if (manifest.session_id, manifest.version) != (session_id, entry.version) or VersionRefs.of(manifest) != refs:
         yield f"{where} has a manifest that says something else than the index"
     for unit_hash in refs.units:
-        if index.kv.get(keys.unit_bytes_key(unit_hash)) is None:
+        if index.kv.get(keys.unit_bytes_key(tenant, unit_hash)) is None:
             yield f"{where} names unit {unit_hash.hex()}, which is gone"
 
 
@@ -129,16 +131,16 @@ def _region_problems(index: StoreIndex, needed: dict[bytes, tuple[str, bool]]) -
     slots: dict[int, bytes] = {}
     held: set[bytes] = set()
     for key, data in scan_all(index.kv, keys.REGION):
-        region_id, row = key[1:], RegionRow.decode(data)
-        held.update(keys.host_region_key(host_id, region_id) for host_id in row.hosts)
-        if row.slot is not None and slots.setdefault(row.slot, region_id) != region_id:
+        region_id, row = keys.hash_of(key), RegionRow.decode(data)
+        held.update(keys.host_region_key(host_id, key) for host_id in row.hosts)
+        if row.written_slot is not None and slots.setdefault(row.written_slot, key) != key:
             yield f"slot {row.slot} is named by two regions"
-        where, durable = needed.pop(region_id, ("", False))
+        where, durable = needed.pop(key, ("", False))
         if where and not row.located:
             yield f"{where} needs region {region_id.hex()}, which is located nowhere"
         if durable and row.slot is None:
             yield f"{where} is durable, but region {region_id.hex()} is not on the disk"
-    for region_id, (where, _) in needed.items():
-        yield f"{where} needs region {region_id.hex()}, which the index does not know"
+    for key, (where, _) in needed.items():
+        yield f"{where} needs region {keys.hash_of(key).hex()}, which the index does not know"
     if {key for key, _ in scan_all(index.kv, keys.HOST_REGION)} != held:
         yield "the lists of what hosts hold disagree with the regions"

@@ -14,12 +14,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from looseleaf.errors import Corrupt
-from looseleaf.services.checkpoint_store.core.keys import region_key, unit_key
+from looseleaf.services.checkpoint_store.core.keys import HASH_BYTES, region_key, unit_key
 
 if TYPE_CHECKING:
     from looseleaf.checkpoint.manifest import Manifest
 
-_HASH_BYTES: Final = 16
 _LENGTH_BYTES: Final = 4
 _NOTHING: Final[frozenset[bytes]] = frozenset()
 
@@ -37,9 +36,10 @@ class VersionRefs:
         regions = {ref.region_id: ref.length_bytes for ref in manifest.region_refs()}
         return cls(frozenset(manifest.unit_hashes()), regions)
 
-    def objects(self) -> frozenset[bytes]:
-        """The keys of all that it names."""
-        return frozenset(map(unit_key, self.units)) | frozenset(map(region_key, self.regions))
+    def objects(self, tenant: bytes) -> frozenset[bytes]:
+        """The keys of all that it names, as a tenant's version."""
+        units = [unit_key(tenant, unit_hash) for unit_hash in self.units]
+        return frozenset([*units, *(region_key(tenant, region_id) for region_id in self.regions)])
 
     def encode(self) -> bytes:
         """Number of units, their hashes, then each region's id and length; 16 to 20 bytes an object."""
@@ -49,13 +49,13 @@ class VersionRefs:
     @classmethod
     def decode(cls, data: bytes) -> VersionRefs:
         """Raises Corrupt `INDEX_CORRUPT` for bytes that `encode` did not make."""
-        end = 4 + int.from_bytes(data[:4], "big") * _HASH_BYTES
-        step = _HASH_BYTES + _LENGTH_BYTES
+        end = 4 + int.from_bytes(data[:4], "big") * HASH_BYTES
+        step = HASH_BYTES + _LENGTH_BYTES
         if len(data) < max(4, end) or (len(data) - end) % step:
             raise Corrupt("INDEX_CORRUPT", "the list of what a version names cannot be read")
-        units = frozenset(data[at : at + _HASH_BYTES] for at in range(4, end, _HASH_BYTES))
+        units = frozenset(data[at : at + HASH_BYTES] for at in range(4, end, HASH_BYTES))
         regions = {
-            data[at : at + _HASH_BYTES]: int.from_bytes(data[at + _HASH_BYTES : at + step], "big")
+            data[at : at + HASH_BYTES]: int.from_bytes(data[at + HASH_BYTES : at + step], "big")
             for at in range(end, len(data), step)
         }
         return cls(units, regions)

@@ -9,8 +9,11 @@ from typing import Any, Final
 import msgpack
 
 from looseleaf.errors import Corrupt
+from looseleaf.services.checkpoint_store.core.keys import DEFAULT_TENANT
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+# The slot of a region of zeros: nothing of it is written anywhere.
+ZERO_SLOT: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,10 @@ class LastFallback:
 
 @dataclass(frozen=True, slots=True)
 class SessionRow:
-    """A session's head. `version` and `durable_version` are 0 before the first; times are for people."""
+    """A session's head. `version` and `durable_version` are 0 before the first; times are for people.
+
+    `tenant`: the key of its owner, for good.
+    """
 
     epoch: int
     version: int
@@ -34,24 +40,25 @@ class SessionRow:
     updated_unix_ms: int
     title: str
     fallback: LastFallback | None = None
+    tenant: bytes = DEFAULT_TENANT
 
     def encode(self) -> bytes:
         last = self.fallback
         fallback = last and [last.request_id, last.lost_version, last.version, list(last.lost_execution_ids)]
         return _pack([
             self.epoch, self.version, self.durable_version, self.created_unix_ms, self.updated_unix_ms, self.title,
-            fallback,
+            fallback, self.tenant,
         ])
 
     @classmethod
     def decode(cls, data: bytes) -> SessionRow:
-        shape = (int, int, int, int, int, str, (list, type(None)))
-        epoch, version, durable_version, created, updated, title, fallback = _unpack(data, shape, "session")
+        shape = (int, int, int, int, int, str, (list, type(None)), bytes)
+        epoch, version, durable_version, created, updated, title, fallback, tenant = _unpack(data, shape, "session")
         last = None
         if fallback is not None:
             request_id, lost_version, fell_to, execution_ids = _shaped(fallback, (str, int, int, list), "session")
             last = LastFallback(request_id, lost_version, fell_to, tuple(map(str, execution_ids)))
-        return cls(epoch, version, durable_version, created, updated, title, last)
+        return cls(epoch, version, durable_version, created, updated, title, last, tenant)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +87,7 @@ class VersionRow:
 
     @classmethod
     def decode(cls, data: bytes) -> VersionRow:
-        return cls(*_unpack(data, (int, int, str, int, bool, int, int, str, bytes, int), "version", optional=1))
+        return cls(*_unpack(data, (int, int, str, int, bool, int, int, str, bytes, int), "version"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +108,29 @@ class TombstoneRow:
 
 @dataclass(frozen=True, slots=True)
 class UnitRow:
-    """A stored unit: how many runs of kept versions name it (see `references.py`) and its size."""
+    """A stored unit: how many runs of kept versions name it (see `references.py`), its size, how its bytes are kept.
+
+    `codec`: see `unit_codec.py`.
+    """
 
     refs: int
     size_bytes: int
+    codec: int = 0
 
     def encode(self) -> bytes:
-        return _pack([self.refs, self.size_bytes])
+        return _pack([self.refs, self.size_bytes, self.codec])
 
     @classmethod
     def decode(cls, data: bytes) -> UnitRow:
-        return cls(*_unpack(data, (int, int), "unit"))
+        return cls(*_unpack(data, (int, int, int), "unit"))
 
 
 @dataclass(frozen=True, slots=True)
 class RegionRow:
-    """A known region: references as in UnitRow, length, slot on the store's disk (None: not there), hosts with it."""
+    """A known region: references as in UnitRow, length, slot on the store's disk, hosts with it.
+
+    `slot`: None if the store does not have its bytes, ZERO_SLOT if they are zeros and so need no place.
+    """
 
     refs: int
     length_bytes: int
@@ -129,12 +143,19 @@ class RegionRow:
     @classmethod
     def decode(cls, data: bytes) -> RegionRow:
         refs, length_bytes, slot, hosts = _unpack(data, (int, int, (int, type(None)), list), "region")
+        if slot is not None and slot < ZERO_SLOT:
+            raise Corrupt("INDEX_CORRUPT", "a region row of the store's index names an impossible slot", kind="region")
         return cls(refs, length_bytes, slot, tuple(map(str, hosts)))
 
     @property
     def located(self) -> bool:
         """Whether its bytes can be had anywhere."""
         return self.slot is not None or bool(self.hosts)
+
+    @property
+    def written_slot(self) -> int | None:
+        """The slot of the region files that holds its bytes, None if none does."""
+        return None if self.slot == ZERO_SLOT else self.slot
 
 
 def decode_optional_region(data: bytes | None) -> RegionRow | None:
@@ -164,16 +185,12 @@ def _pack(fields: list[Any]) -> bytes:
     return packed
 
 
-def _unpack(
-    data: bytes, types: Sequence[type | tuple[type, ...]], kind: str, *, optional: int = 0
-) -> list[Any]:
-    # Rows of an older version of the store lack the last `optional` fields.
+def _unpack(data: bytes, types: Sequence[type | tuple[type, ...]], kind: str) -> list[Any]:
     try:
         fields = msgpack.unpackb(data, raw=False)
     except Exception as error:
         raise Corrupt("INDEX_CORRUPT", f"a {kind} row of the store's index cannot be read", kind=kind) from error
-    is_older = isinstance(fields, list) and len(fields) == len(types) - optional
-    return _shaped(fields, types[: len(types) - optional] if is_older else types, kind)
+    return _shaped(fields, types, kind)
 
 
 def _shaped(fields: Any, types: Sequence[type | tuple[type, ...]], kind: str) -> list[Any]:

@@ -10,29 +10,30 @@ USES_MAX: Final = 100_000
 
 
 class VersionUses:
-    """Who reads a version holds it for `use_ms`: a worker loads it, a checkout makes it the newest.
+    """A read lease: who reads a version holds it for `use_s`, as a worker that loads it or a checkout of it.
 
-    After a start nobody knows what was read before it, so that for `use_ms` every version counts as used.
+    Times are monotonic: setting the machine's clock ends no lease. After a start nobody knows what was read before it,
+    so that for `use_s` every version counts as used.
     """
 
-    def __init__(self, use_ms: int, started_unix_ms: int) -> None:
-        self._use_ms = use_ms
-        self._started_unix_ms = started_unix_ms
-        self._read_unix_ms: OrderedDict[tuple[str, int], int] = OrderedDict()
+    def __init__(self, use_s: float, started_s: float) -> None:
+        self._use_s = use_s
+        self._started_s = started_s
+        self._read_s: OrderedDict[tuple[str, int], float] = OrderedDict()
 
-    def read(self, session_id: str, version: int, now_unix_ms: int) -> None:
+    def read(self, session_id: str, version: int, now_s: float) -> None:
         """A version was read."""
-        self._read_unix_ms[session_id, version] = now_unix_ms
-        self._read_unix_ms.move_to_end((session_id, version))
-        if len(self._read_unix_ms) > USES_MAX:
-            self._read_unix_ms.popitem(last=False)
+        self._read_s[session_id, version] = now_s
+        self._read_s.move_to_end((session_id, version))
+        if len(self._read_s) > USES_MAX:
+            self._read_s.popitem(last=False)
 
-    def of(self, session_id: str, versions: list[int], now_unix_ms: int) -> frozenset[int]:
+    def of(self, session_id: str, versions: list[int], now_s: float) -> frozenset[int]:
         """Those of `versions` that are in use."""
-        if now_unix_ms - self._started_unix_ms < self._use_ms:
+        if now_s - self._started_s < self._use_s:
             return frozenset(versions)
-        used = (version for version in versions if self._is_fresh((session_id, version), now_unix_ms))
+        used = (version for version in versions if self._is_fresh((session_id, version), now_s))
         return frozenset(used)
 
-    def _is_fresh(self, key: tuple[str, int], now_unix_ms: int) -> bool:
-        return key in self._read_unix_ms and now_unix_ms - self._read_unix_ms[key] < self._use_ms
+    def _is_fresh(self, key: tuple[str, int], now_s: float) -> bool:
+        return key in self._read_s and now_s - self._read_s[key] < self._use_s

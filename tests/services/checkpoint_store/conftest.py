@@ -89,11 +89,12 @@ class Saver:
         head = store.sessions.open(session_id, create=True, raise_epoch=True, title="")
         self.epoch = head.epoch
         self.version = head.version
+        self.tenant = head.tenant
         self.saves = 0
 
     def save(self, state: State, host_id: str | None = None) -> int:
         """Puts the units and commits; regions stay with the host."""
-        self.store.units.put(state.unit_pairs())
+        self.store.units.put(state.unit_pairs(), self.tenant)
         self.saves += 1
         execution_id = f"x-{self.session_id}-{self.epoch}-{self.saves}"
         committed = self.store.commits.commit(

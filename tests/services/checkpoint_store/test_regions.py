@@ -11,10 +11,12 @@ from looseleaf.clock import ManualClock
 from looseleaf.dirty_tracker import hash128
 from looseleaf.errors import CapacityExceeded, Conflict, Corrupt, InvalidArgument, LooseLeafError, NotFound, Unavailable
 from looseleaf.services.checkpoint_store.regions import UPLOAD_BATCH_REGIONS, Region
+from looseleaf.services.checkpoint_store.stats import count_all
 from looseleaf.services.checkpoint_store.store import Store, StoreLimits, open_store
 from looseleaf.services.checkpoint_store.verifier import verify_index
+from looseleaf.units import REGION_BYTES
 
-from .conftest import Saver, make_state
+from .conftest import Saver, State, make_state
 
 Chunk = tuple[Region, bytes]
 
@@ -71,6 +73,43 @@ def test_damaged_region_is_corrupt_and_names_its_place(store: Store, damage: str
         store.regions.get([chunk(b"second")[0]])
     assert caught.value.fields == {"region": hash128(b"second").hex(), "file": path.name, "offset": offset}
     assert store.regions.get([chunk(b"first")[0]]) == [b"first"]
+
+
+@pytest.mark.parametrize("length", [1, 4_097, REGION_BYTES])
+def test_region_of_zeros_takes_no_room_and_is_collected_like_any_other(
+    store: Store, clock: ManualClock, length: int
+) -> None:
+    zeros = bytes(length)
+    assert put(store, zeros, b"a") == 2
+    assert put(store, zeros) == 0
+    assert store.usage.used_bytes == 4096
+    assert store.regions.get([chunk(b"a")[0], chunk(zeros)[0]]) == [b"a", zeros]
+    stats = count_all(store)
+    assert (stats.regions_on_disk, stats.regions_zero, stats.region_bytes) == (2, 1, 4096)
+    assert verify_index(store.index) == []
+    clock.advance(100)
+    assert store.collector.collect().regions_deleted == 2
+    assert store.usage.used_bytes == 0
+    assert store.files.allocate() == 0
+    with pytest.raises(NotFound, match="REGIONS_UNKNOWN"):
+        store.regions.get([chunk(zeros)[0]])
+
+
+@pytest.mark.parametrize("data", [bytes(9_999) + b"x", b"x" + bytes(9_999)])
+def test_region_that_is_nearly_of_zeros_is_kept_whole(store: Store, data: bytes) -> None:
+    put(store, data)
+    assert store.regions.get([chunk(data)[0]]) == [data]
+    assert store.usage.used_bytes == 3 * 4096
+
+
+def test_durable_version_of_zeros_only_writes_no_region(store: Store) -> None:
+    zeros = bytes(REGION_BYTES)
+    put(store, zeros)
+    saver = Saver(store, host_id="")
+    saver.save(State({}, {"zeros": zeros}))
+    assert store.index.version("s1", 1).durable
+    assert store.usage.used_bytes == 0
+    assert not list(store.files.path_of(0)[0].parent.iterdir())
 
 
 def test_unknown_region_is_not_found(store: Store) -> None:

@@ -169,7 +169,7 @@ async def test_session_deleted_while_its_regions_are_read_gives_right_bytes_or_a
 
 async def test_full_store_says_both_numbers_and_lives_on(make_server: MakeServer) -> None:
     async with make_server(stored_bytes_max=MIB).client() as client:
-        large = bytes(REGION_BYTES)
+        large = bytes([9]) * REGION_BYTES
         with pytest.raises(CapacityExceeded, match="STORE_FULL") as caught:
             await client.put_regions(region_chunks([((hash128(large), len(large)), large)]))
         assert caught.value.fields["needed_bytes"] == REGION_BYTES

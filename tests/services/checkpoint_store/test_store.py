@@ -193,7 +193,7 @@ def test_put_units_live_through_their_grace_and_no_longer(store: Store, clock: M
 def test_full_store_refuses_before_it_writes_and_says_both_numbers(tmp_path: Path) -> None:
     store = open_store(tmp_path, StoreLimits(stored_bytes_max=4 << 20), kind="memory")
     transfer = store.regions.begin_upload()
-    data = bytes(2 << 20)
+    data = bytes([9]) * (2 << 20)
     transfer.add([(Region(hash128(data), len(data)), data)])
     more = [bytes([n]) * (2 << 20) for n in (1, 2)]
     with pytest.raises(CapacityExceeded, match="STORE_FULL.*raise stored_bytes_max") as caught:

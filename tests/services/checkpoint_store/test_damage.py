@@ -1,0 +1,189 @@
+"""A flipped bit in any row of the index, a date that is set, a manifest of another format: told by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from looseleaf.checkpoint.manifest import decode_manifest
+from looseleaf.clock import ManualClock
+from looseleaf.dirty_tracker import hash128
+from looseleaf.errors import Conflict, Corrupt, LooseLeafError
+from looseleaf.kv import Batch
+from looseleaf.services.checkpoint_store.core import keys
+from looseleaf.services.checkpoint_store.regions import Region
+from looseleaf.services.checkpoint_store.store import Store
+from looseleaf.services.checkpoint_store.verifier import verify_bytes, verify_index
+
+from .conftest import Saver, State, make_state
+
+STATE = make_state(["a"], ["a"], 2_000)
+
+
+def put(store: Store, state: State) -> None:
+    upload = store.regions.begin_upload()
+    upload.add([(Region(*key), data) for key, data in state.region_chunks()])
+    upload.finish()
+
+
+def restore(store: Store) -> None:
+    """All that a restore of the newest version reads; AssertionError for a byte that is not what was saved."""
+    found = store.sessions.manifest("s1", 0, 0)
+    assert found.version == 1
+    manifest = decode_manifest(found.manifest)
+    assert store.units.get(list(manifest.unit_hashes())) == list(STATE.units.values())
+    regions = [Region(ref.region_id, ref.length_bytes) for ref in manifest.region_refs()]
+    assert store.regions.get(regions) == list(STATE.regions.values())
+
+
+@pytest.mark.parametrize("kind", [
+    keys.SESSION, keys.VERSION, keys.MANIFEST, keys.REFS, keys.UNIT, keys.UNIT_BYTES, keys.REGION, keys.FORMAT_KEY[:1],
+])  # fmt: skip
+def test_any_flipped_bit_of_the_index_is_an_error_or_changes_nothing_that_is_restored(
+    store: Store, kind: bytes
+) -> None:
+    put(store, STATE)
+    Saver(store, host_id="").save(STATE)
+    (key, row), *_ = store.index.kv.scan(kind)
+    told = 0
+    for bit in range(0, 8 * len(row), 3):
+        flipped = bytearray(row)
+        flipped[bit // 8] ^= 1 << bit % 8
+        write(store, key, bytes(flipped))
+        try:
+            restore(store)
+            problems = verify_index(store.index)
+        except LooseLeafError as error:
+            assert error.code in ("DATA_LOSS", "NOT_FOUND", "UNIMPLEMENTED"), error  # noqa: PT017
+            problems = [error.reason]
+        told += bool(problems)
+    # Times, titles and sizes may change unseen; what is restored, and who may write, may not.
+    if kind in (keys.MANIFEST, keys.REFS, keys.UNIT_BYTES):
+        assert told == len(range(0, 8 * len(row), 3))
+    write(store, key, row)
+    restore(store)
+    assert verify_index(store.index) == []
+
+
+def write(store: Store, key: bytes, row: bytes) -> None:
+    batch = Batch()
+    batch.put(key, row)
+    store.index.kv.write(batch)
+    # What was read from the old row is of no use to this test.
+    store.index._refs.clear()
+
+
+def test_flipped_bytes_of_units_and_regions_are_found_by_the_check(store: Store) -> None:
+    put(store, STATE)
+    Saver(store, host_id="").save(STATE)
+    path, offset = store.files.path_of(0)
+    with path.open("r+b") as file:
+        file.seek(offset + 1_999)
+        file.write(b"?")
+    write(store, keys.unit_bytes_key(keys.DEFAULT_TENANT, hash128(b"unit a")), b"unit ?")
+    found = [text for _, texts in verify_bytes(store) for text in texts]
+    assert len(found) == 2 and all("is damaged" in text for text in found)
+
+
+@pytest.mark.parametrize("at", [4, 20, 60])
+def test_manifest_of_another_format_or_with_a_wrong_byte_is_refused_by_reason(store: Store, at: int) -> None:
+    saver = Saver(store, host_id="")
+    put(store, STATE)
+    store.units.put(STATE.unit_pairs())
+    manifest = bytearray(STATE.manifest("s1", 0, saver.epoch, "x1"))
+    manifest[at] = 99 if at == 4 else manifest[at] ^ 1
+    with pytest.raises(LooseLeafError, match="MANIFEST_FORMAT" if at == 4 else "MANIFEST_CHECKSUM"):
+        store.commits.commit(
+            "s1", epoch=saver.epoch, parent=0, execution_id="x1", manifest=bytes(manifest), host_id=""
+        )
+    assert store.sessions.manifest("s1", 0, 0).version == 0
+
+
+class SetClock(ManualClock):
+    """A machine whose date can be set; its monotonic clock goes on regardless."""
+
+    set_by_s = 0.0
+
+    def unix_ms(self) -> int:
+        return super().unix_ms() + int(self.set_by_s * 1000)
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock(1_000_000)
+
+
+@pytest.mark.parametrize("set_by_s", [-900_000.0, 900_000.0])
+def test_date_that_is_set_loses_no_version_and_frees_garbage_all_the_same(
+    store: Store, clock: SetClock, set_by_s: float
+) -> None:
+    saver = Saver(store, host_id="")
+    put(store, STATE)
+    saver.save(STATE)
+    store.units.put([(hash128(b"garbage"), b"garbage")])
+    clock.set_by_s = set_by_s
+    store.collector.collect()
+    restore(store)
+    # Put before the date was set back, it is due one grace after the collector has seen that.
+    clock.advance(61)
+    store.collector.collect()
+    with pytest.raises(LooseLeafError, match="UNITS_UNKNOWN"):
+        store.units.get([hash128(b"garbage")])
+    restore(store)
+    saver.save(make_state(["b"]))
+    assert [entry.version for entry in store.sessions.versions("s1", 9)] == [2, 1]
+    assert verify_index(store.index) == []
+
+
+def test_date_that_is_set_ends_no_lease_of_a_reader(store: Store, clock: SetClock) -> None:
+    uses = store.collector._uses
+    uses._use_s = 100.0
+    saver = Saver(store)
+    for name in "abcde":
+        saver.save(make_state([name]))
+    store.sessions.manifest("s1", 1, 0)
+    clock.advance(50)
+    clock.set_by_s = 900_000.0
+    store.collector.collect()
+    assert 1 in [entry.version for entry in store.sessions.versions("s1", 9)]
+    clock.set_by_s = -900_000.0
+    clock.advance(51)
+    store.collector.collect()
+    assert [entry.version for entry in store.sessions.versions("s1", 9)] == [5, 4, 3]
+
+
+def test_upload_whose_regions_a_jump_of_the_date_freed_says_send_again(store: Store, clock: SetClock) -> None:
+    put(store, STATE)
+    saver = Saver(store, host_id="")
+    store.units.put(STATE.unit_pairs())
+    clock.set_by_s = 900_000.0
+    store.collector.collect()
+    with pytest.raises(LooseLeafError, match="UNITS_MISSING|REGIONS_UNKNOWN"):
+        store.commits.commit(
+            "s1", epoch=saver.epoch, parent=0, execution_id="x1", host_id="",
+            manifest=STATE.manifest("s1", 0, saver.epoch, "x1"),
+        )  # fmt: skip
+    put(store, STATE)
+    assert saver.save(STATE) == 1
+    restore(store)
+
+
+def second_saver(store: Store) -> None:
+    saver = Saver(store, host_id="")
+    saver.save(make_state(["a"]))
+    saver.version = 0
+    saver.save(make_state(["b"]))
+
+
+def wrong_name(store: Store) -> None:
+    store.regions.begin_upload().add([(Region(hash128(b"this"), 4), b"that")])
+
+
+@pytest.mark.parametrize(("fault", "error"), [(second_saver, Conflict), (wrong_name, Corrupt)])
+def test_fault_of_a_client_changes_nothing(
+    store: Store, fault: Callable[[Store], None], error: type[LooseLeafError]
+) -> None:
+    with pytest.raises(error):
+        fault(store)
+    assert verify_index(store.index) == []
