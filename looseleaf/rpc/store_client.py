@@ -30,7 +30,7 @@ NAMED_PER_CALL_MAX: Final = 50_000
 class StoreClient:
     """Calls over `channel`, which the caller closes. Every failure is a LooseLeafError; see the store for reasons.
 
-    While there is no store, or it is too busy, all but `put_regions` wait up to `restart_patience_s` for it to come back.
+    All but `put_regions` wait up to `restart_patience_s` for a store that is away or too busy.
     Calls that change something carry one request id through all their repeats, so that none happens twice.
     `tenant`: whose units and regions it puts and gets, and whose sessions it makes; "" is the default tenant. One that
     has no session yet is not known to the store.
@@ -204,7 +204,7 @@ class StoreClient:
         return await self._patiently(lambda: method(request, timeout_s=timeout_s))
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        """`call()`, repeated while there is no store, or one too busy; the channel's own repeats are over in a second."""
+        """`call()`, repeated while the store is away or too busy; the channel's own repeats are over within a second."""
         began_s = time.monotonic()
         while True:
             try:
