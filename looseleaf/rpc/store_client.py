@@ -204,7 +204,7 @@ class StoreClient:
         return await self._patiently(lambda: method(request, timeout_s=timeout_s))
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        """`call()`, repeated while the store is away or too busy; the channel's own repeats are over within a second."""
+        """`call()`, repeated while the store is away or too busy; the channel's own repeats are over in a second."""
         began_s = time.monotonic()
         while True:
             try:
