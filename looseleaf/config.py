@@ -197,7 +197,7 @@ class DaemonConfig(ServiceConfig):
     arena_bytes: int = Field(default=4 * GIB, ge=2 * MIB, description="limit of the host arena")
     arena_high_percent: int = Field(
         default=90, ge=1, le=100,
-        description="share of the arena that saves may fill; above it clean regions go, and new saves wait or are refused")
+        description="share of the arena that saves may fill; above it clean regions go and new saves wait")
     arena_low_percent: int = Field(
         default=75, ge=1, le=100, description="share of the arena down to which clean regions go then")
     arena_cache_bytes: int | None = Field(

@@ -9,7 +9,7 @@ from looseleaf.errors import NotFound
 from looseleaf.ids import HostId
 from looseleaf.rpc.store_client import StoreClient
 from looseleaf.services.worker_daemon.core.region_table import RegionKey
-from looseleaf.services.worker_daemon.regions import RegionSource
+from looseleaf.services.worker_daemon.region_fetching import RegionSource
 from looseleaf.v1 import checkpoint_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
 

@@ -3,79 +3,152 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from concurrent.futures import Executor
-from contextlib import aclosing
-from typing import Protocol
 
 import structlog
 
 from looseleaf.dirty_tracker import hash128
-from looseleaf.errors import CapacityExceeded, Corrupt, InvalidArgument, LooseLeafError, NotFound
+from looseleaf.errors import CapacityExceeded, Corrupt, InvalidArgument
 from looseleaf.ids import HostId
 from looseleaf.services.worker_daemon.arena import HostArena
+from looseleaf.services.worker_daemon.core.arena_room import (
+    ROOM_WAIT_S,
+    Admit,
+    ArenaRoom,
+    Event,
+    Evict,
+    Levels,
+    LevelsChanged,
+    Marks,
+    Refuse,
+    SaveAsked,
+    SaveEnded,
+    SlotTaken,
+)
 from looseleaf.services.worker_daemon.core.region_table import RegionKey, RegionTable, Slot
-from looseleaf.units import REGION_BYTES
+from looseleaf.services.worker_daemon.eviction_news import EvictionNews
+from looseleaf.services.worker_daemon.region_fetching import RegionFetching, RegionLocator
+from looseleaf.units import REGION_BYTES, format_bytes
 
 log = structlog.get_logger()
 
-ROOM_WAIT_S = 30.0
+# Regions that go at once where room is short for a restore.
 EVICT_BATCH = 64
 
 
-class RegionSource(Protocol):
-    """Somewhere else that may hold regions: another host's arena or the store's disk."""
-
-    def fetch(self, keys: Sequence[RegionKey]) -> AsyncGenerator[tuple[RegionKey, bytes], None]:
-        """Yields the regions it has, in any order; the rest are left out."""
-        ...
-
-
-class RegionLocator(Protocol):
-    """Tells where regions are, nearest source first."""
-
-    async def sources(self, keys: Sequence[RegionKey]) -> list[tuple[RegionSource, list[RegionKey]]]:
-        """Each source with those of `keys` that it is said to have; a key may be listed under several."""
-        ...
-
-    async def forget(self, host_id: HostId, keys: Sequence[RegionKey]) -> None:
-        """Tells whom it concerns that the host's arena no longer holds the regions."""
-        ...
+def marks_of(arena_bytes: int, high_percent: int, low_percent: int, cache_bytes: int | None) -> Marks:
+    """The settings in slots; `cache_bytes` None: clean regions may fill the arena up to its low mark."""
+    limit = arena_bytes // REGION_BYTES
+    high = max(1, limit * high_percent // 100)
+    low = max(1, limit * low_percent // 100)
+    return Marks(limit, high, low, low if cache_bytes is None else cache_bytes // REGION_BYTES)
 
 
 class HostRegions:
     """The arena with its directory. All methods run on the event loop; copies and hashes in `executor`.
 
-    What an owner put, mapped or counts on stays in its slot until the owner unpins it; see RegionTable.
+    What an owner put, mapped or counts on stays in its slot until the owner unpins it; see RegionTable. Who may take
+    slots, and when clean regions go, is decided by ArenaRoom.
     """
 
-    def __init__(self, arena: HostArena, locator: RegionLocator, host_id: HostId, executor: Executor) -> None:
+    def __init__(
+        self, arena: HostArena, locator: RegionLocator, host_id: HostId, executor: Executor, marks: Marks | None = None
+    ) -> None:
         self.arena = arena
         self.table = RegionTable()
-        self._locator = locator
-        self._host_id = host_id
+        self.room = ArenaRoom(marks or marks_of(arena.limit_bytes, 100, 100, None))
         self._executor = executor
-        self._room = asyncio.Event()
-        self._fetching: dict[RegionKey, asyncio.Future[None]] = {}
-        # Evicted regions whose eviction is being announced.
-        self._forgetting: dict[RegionKey, asyncio.Future[None]] = {}
+        self._freed = asyncio.Event()
+        # Set while only making versions durable can give room.
+        self.pressed = asyncio.Event()
+        self._asking: dict[Hashable, asyncio.Future[None]] = {}
+        self._news = EvictionNews(lambda keys: locator.forget(host_id, keys))
+        self._fetching = RegionFetching(locator, self.table, self._put_fetched)
+
+    async def admit(self, save: Hashable, regions: int) -> None:
+        """Returns when there is room for a save's `regions` new regions, before a byte of them is copied.
+
+        Raises CapacityExceeded `ARENA_FULL` with `needed_bytes` and `available_bytes`. One call at a time for a save;
+        `end_save` gives back what it was admitted for and did not take.
+        """
+        loop = asyncio.get_running_loop()
+        asking = self._asking[save] = loop.create_future()
+        timer: asyncio.TimerHandle | None = None
+        try:
+            self._handle(SaveAsked(save, regions))
+            if (deadline_s := self.room.deadline_s(save)) is not None:
+                timer = loop.call_at(deadline_s, self._look)
+            await asking
+        except BaseException:
+            self.end_save(save)
+            raise
+        finally:
+            del self._asking[save]
+            if timer is not None:
+                timer.cancel()
+
+    def end_save(self, save: Hashable) -> None:
+        """The save was committed, or will never be."""
+        self._handle(SaveEnded(save))
+
+    def _look(self) -> None:
+        self._handle(LevelsChanged())
+
+    def _levels(self) -> Levels:
+        return Levels(self.arena.used_bytes // REGION_BYTES, self.table.idle)
+
+    def _handle(self, event: Event) -> None:
+        now_s = asyncio.get_running_loop().time()
+        for action in self.room.handle(event, self._levels(), now_s):
+            match action:
+                case Admit(save):
+                    if not (asking := self._asking[save]).done():
+                        asking.set_result(None)
+                case Refuse(save, needed, available):
+                    if not (asking := self._asking[save]).done():
+                        asking.set_exception(self._full(needed, available))
+                case Evict(slots):
+                    self._evict(slots)
+        if self.room.pressed(self._levels()):
+            self.pressed.set()
+        else:
+            self.pressed.clear()
+
+    def _full(self, needed: int, available: int) -> CapacityExceeded:
+        needed_bytes, available_bytes = needed * REGION_BYTES, available * REGION_BYTES
+        return CapacityExceeded(
+            "ARENA_FULL",
+            f"this host's shared memory for saved state is full: {format_bytes(needed_bytes)} are needed, "
+            f"{format_bytes(available_bytes)} of {format_bytes(self.arena.limit_bytes)} are to be had; nothing new was "
+            "saved, the last version is valid",
+            needed_bytes=needed_bytes,
+            available_bytes=available_bytes,
+            limit_bytes=self.arena.limit_bytes,
+        )
 
     def missing(self, keys: Sequence[RegionKey], owner: Hashable) -> list[int]:
         """Indices of `keys` that the arena lacks; those it has are pinned for `owner`."""
         return [index for index, key in enumerate(keys) if self.table.pin(key, owner) is None]
 
-    async def put(self, key: RegionKey, source: memoryview, owner: Hashable, *, fetched: bool = False) -> None:
-        """Copies one region in, verifies it and pins it; `fetched` as in RegionTable.add.
+    async def put(
+        self,
+        key: RegionKey,
+        source: memoryview,
+        owner: Hashable,
+        *,
+        save: Hashable = None,
+        fetched: bool = False,
+    ) -> None:
+        """Copies one region in, verifies it and pins it for `owner`; `fetched` as in RegionTable.add.
 
-        Raises InvalidArgument `REGION_LENGTH`, Corrupt `CHECKSUM_MISMATCH` or CapacityExceeded `ARENA_FULL`; then
-        nothing is kept.
+        `save`: the admitted save that it belongs to. Raises InvalidArgument `REGION_LENGTH`, Corrupt
+        `CHECKSUM_MISMATCH` or CapacityExceeded `ARENA_FULL`; then nothing is kept.
         """
         if self.table.pin(key, owner) is not None:
             return
-        if (forgetting := self._forgetting.get(key)) is not None:
-            # A late announcement would say of this new copy, too, that it is gone.
-            await asyncio.wait([forgetting])
-        slot = await self._allocate()
+        await self._news.takes_back(key)
+        slot = await self._allocate(save)
         filling = asyncio.get_running_loop().run_in_executor(self._executor, self._fill, slot, key, source)
         try:
             await asyncio.shield(filling)
@@ -113,105 +186,49 @@ class HostRegions:
     async def ensure(self, keys: Sequence[RegionKey], owner: Hashable) -> list[Slot]:
         """Slots of `keys` in their order, fetched first where they are missing; one pin of `owner` for each key.
 
-        Raises NotFound `REGIONS_LOST` if no place has some of them, CapacityExceeded `ARENA_FULL`; then nothing is
-        pinned.
+        Raises as RegionFetching.fetch, and CapacityExceeded `ARENA_FULL`; then nothing is pinned.
         """
-        wanted = dict.fromkeys(keys)
         hold = object()
         try:
-            while lacking := [key for key in wanted if self.table.pin(key, hold) is None]:
-                flights = [self._fetching[key] for key in lacking if key in self._fetching]
-                mine = [key for key in lacking if key not in self._fetching]
-                if mine:
-                    await self._fetch(mine, hold)
-                if flights:
-                    await asyncio.wait(flights)
+            await self._fetching.fetch(dict.fromkeys(keys), hold)
             return [slot for key in keys if (slot := self.table.pin(key, owner)) is not None]
         finally:
             self.unpin(hold)
 
-    async def _fetch(self, keys: Sequence[RegionKey], owner: Hashable) -> None:
+    async def _put_fetched(self, key: RegionKey, source: memoryview, owner: Hashable) -> None:
+        await self.put(key, source, owner, fetched=True)
+
+    async def _allocate(self, save: Hashable) -> Slot:
         loop = asyncio.get_running_loop()
-        flights = {key: loop.create_future() for key in keys}
-        self._fetching.update(flights)
-        try:
-            lacking = set(keys)
-            for source, its_keys in await self._locator.sources(keys):
-                await self._fetch_from(source, [key for key in its_keys if key in lacking], owner, lacking)
-            if lacking:
-                raise NotFound(
-                    "REGIONS_LOST",
-                    f"{len(lacking)} pieces of saved state are on no host and not on the store's "
-                    "disk; restore an older version",
-                    regions=len(lacking),
-                )
-        finally:
-            for key, flight in flights.items():
-                self._fetching.pop(key, None)
-                flight.set_result(None)
-
-    async def _fetch_from(
-        self, source: RegionSource, keys: list[RegionKey], owner: Hashable, lacking: set[RegionKey]
-    ) -> None:
-        if not keys:
-            return
-        try:
-            async with aclosing(source.fetch(keys)) as regions:
-                async for key, data in regions:
-                    await self.put(key, memoryview(data), owner, fetched=True)
-                    lacking.discard(key)
-        except CapacityExceeded:
-            raise
-        except Corrupt as error:
-            log.error("region_source_corrupt", reason=error.reason, regions=len(keys))
-        except LooseLeafError as error:
-            log.warning("region_source_failed", reason=error.reason, regions=len(keys))
-
-    async def _allocate(self) -> Slot:
-        deadline = asyncio.get_running_loop().time() + ROOM_WAIT_S
-        while True:
-            if not self.arena.has_warm and await self._evict(superseded_only=True):
+        deadline_s = loop.time() + ROOM_WAIT_S
+        while not self.room.may_take(self._levels(), save):
+            if self._evict(EVICT_BATCH):
                 continue
+            self._freed.clear()
             try:
-                return self.arena.allocate()
-            except CapacityExceeded:
-                if await self._evict():
-                    continue
-                left = deadline - asyncio.get_running_loop().time()
-                self._room.clear()
-                try:
-                    await asyncio.wait_for(self._room.wait(), max(left, 0.0))
-                except TimeoutError:
-                    raise CapacityExceeded(
-                        "ARENA_FULL",
-                        "this host's shared memory for saved state stayed full; nothing new was saved, the last "
-                        "version is valid",
-                        limit_bytes=self.arena.limit_bytes,
-                    ) from None
+                await asyncio.wait_for(self._freed.wait(), max(0.0, deadline_s - loop.time()))
+            except TimeoutError:
+                raise self._full(1, 0) from None
+        if not self.arena.has_warm:
+            self._evict(EVICT_BATCH, superseded_only=True)
+        slot = self.arena.allocate()
+        self._handle(SlotTaken(save))
+        return slot
 
-    async def _evict(self, *, superseded_only: bool = False) -> bool:
-        evicted = self.table.evict(EVICT_BATCH, superseded_only=superseded_only)
-        if not evicted:
-            return False
-        keys = [key for key, _slot in evicted]
-        announced = asyncio.get_running_loop().create_future()
-        self._forgetting.update(dict.fromkeys(keys, announced))
-        self._release([slot for _key, slot in evicted])
-        try:
-            await self._locator.forget(self._host_id, keys)
-        except LooseLeafError as error:
-            # Whoever looks for them here in vain goes on to the next place.
-            log.warning("eviction_not_announced", reason=error.reason, regions=len(keys))
-        finally:
-            for key in keys:
-                del self._forgetting[key]
-            announced.set_result(None)
-        return True
+    def _evict(self, slots: int, *, superseded_only: bool = False) -> bool:
+        evicted = self.table.evict(slots, superseded_only=superseded_only)
+        self._news.add(key for key, _slot in evicted)
+        for _key, slot in evicted:
+            self.arena.free(slot)
+        if evicted:
+            self._freed.set()
+        return bool(evicted)
 
     def _release(self, slots: Iterable[Slot]) -> None:
         for slot in slots:
             self.arena.free(slot)
-        self._room.set()
+        self._freed.set()
+        self._look()
 
     def unpin(self, owner: Hashable, keys: Sequence[RegionKey] | None = None) -> None:
         """Takes back one pin of `owner` on each of `keys`, all its pins if None; abandoned regions go."""
@@ -220,7 +237,7 @@ class HostRegions:
     def let_go(self, keys: Iterable[RegionKey]) -> None:
         """These regions need not be here any more; their slots may be reused when nobody pins them."""
         self.table.let_go(keys)
-        self._room.set()
+        self._release([])
 
     def supersede(self, keys: Iterable[RegionKey]) -> None:
         """A session's newest version no longer names these: new regions take their slots rather than new memory."""
@@ -230,3 +247,7 @@ class HostRegions:
         """A copy of the region's bytes, None if the arena does not hold it."""
         slot = self.table.slot_of(key)
         return None if slot is None else bytes(self.arena.view(slot, key[1]))
+
+    async def close(self) -> None:
+        """Ends what goes on beside the calls; the arena and the executor are the caller's."""
+        await self._news.stop()

@@ -33,7 +33,7 @@ from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.reaper import Reaper, become_subreaper
 from looseleaf.services.worker_daemon.region_sources import StoreLocator
 from looseleaf.services.worker_daemon.region_uploads import RegionUploads
-from looseleaf.services.worker_daemon.regions import HostRegions
+from looseleaf.services.worker_daemon.regions import HostRegions, marks_of
 from looseleaf.services.worker_daemon.reports import Reporter
 from looseleaf.services.worker_daemon.servicer import WorkerDaemonServicer
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
@@ -84,12 +84,19 @@ class _Builder:
         arena = HostArena(self.config.arena_bytes)
         locator = StoreLocator(self.store, self.host_id, self.heartbeat.addresses, self.peers.stub)
 
+        config = self.config
+        marks = marks_of(
+            config.arena_bytes, config.arena_high_percent, config.arena_low_percent, config.arena_cache_bytes
+        )
+        regions = HostRegions(arena, locator, self.host_id, executor, marks)
+
         async def close() -> None:
+            await regions.close()
             executor.shutdown(cancel_futures=True)
             arena.close()
 
         self.service.on_stop(close)
-        return HostRegions(arena, locator, self.host_id, executor)
+        return regions
 
     def _requests(self, owner: StateOwner) -> StateRequests:
         return StateRequests(owner, self.regions, self.store, self.host_id, self.config.ring_bytes, self.durability.add)

@@ -63,6 +63,7 @@ class StateRequests:
     _segments_sent: set[int] = field(default_factory=set)
     # Pins the regions that the save under way found here or put here, until its commit.
     _save: object = field(default_factory=object)
+    _admission: asyncio.Lock = field(default_factory=asyncio.Lock)
     # Regions of the last version that was committed over this connection.
     _named: set[RegionKey] = field(default_factory=set)
     _commits: set[asyncio.Task[Reply]] = field(default_factory=set)
@@ -89,6 +90,7 @@ class StateRequests:
         if self._ring is not None:
             self._ring.close()
             self._ring = None
+        self.regions.end_save(self._save)
         self.regions.unpin(self)
         self.regions.unpin(self._save)
 
@@ -98,8 +100,15 @@ class StateRequests:
         return self.owner.session_id
 
     async def have_regions(self, body: Body, _fds: list[int]) -> Reply:
-        """Indices of the regions that this host lacks; the others stay here until the next commit."""
-        return Reply({"missing": self.regions.missing(region_keys(body), self._save)})
+        """Indices of the regions that this host lacks; the others stay here until the next commit.
+
+        When it returns there is room for those that lack. Raises CapacityExceeded `ARENA_FULL` if none came in time.
+        """
+        keys = region_keys(body)
+        async with self._admission:
+            missing = self.regions.missing(keys, self._save)
+            await self.regions.admit(self._save, len(missing))
+        return Reply({"missing": missing})
 
     async def ring(self, _body: Body, _fds: list[int]) -> Reply:
         """The connection's shared ring, made at the first ask."""
@@ -120,7 +129,7 @@ class StateRequests:
         items = [((region_id, length), ring.view(slot, length)) for region_id, length, slot in rows]
         batch = object()
         try:
-            puts = [self.regions.put(key, source, batch) for key, source in items]
+            puts = [self.regions.put(key, source, batch, save=self._save) for key, source in items]
             for ended in await asyncio.gather(*puts, return_exceptions=True):
                 if isinstance(ended, BaseException):
                     raise ended
@@ -165,6 +174,8 @@ class StateRequests:
             if error.code in OUTCOME_UNKNOWN_CODES:
                 self.on_staged(session_id, decoded.version, keys)
             raise
+        finally:
+            self.regions.end_save(self._save)
         self.owner.committed = ExecutionId(request["execution_id"]), Version(version)
         if durable:
             self.regions.let_go(keys)

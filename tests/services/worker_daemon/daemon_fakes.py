@@ -31,7 +31,8 @@ from looseleaf.services.worker_daemon.core.region_table import RegionKey
 from looseleaf.services.worker_daemon.core.worker_life import KeepRules
 from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.reaper import Reaper
-from looseleaf.services.worker_daemon.regions import HostRegions, RegionSource
+from looseleaf.services.worker_daemon.region_fetching import RegionSource
+from looseleaf.services.worker_daemon.regions import HostRegions
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
 from looseleaf.services.worker_daemon.worker_process import WorkerLimits
 from looseleaf.units import REGION_BYTES
@@ -334,6 +335,7 @@ async def parts_of_a_daemon(script: Script | None = None) -> AsyncIterator[Parts
             worker.die(-signal.SIGKILL)
         ends = [task for task in asyncio.all_tasks() if "_serve_until_lost" in repr(task.get_coro())]
         await within(asyncio.gather(*ends))
+    await regions.close()
     regions.arena.close()
 
 

@@ -10,10 +10,14 @@ from daemon_fakes import region, until
 
 from looseleaf.errors import CapacityExceeded, Corrupt, NotFound, Unavailable
 from looseleaf.ids import HostId
+from looseleaf.services.worker_daemon import eviction_news, region_fetching
 from looseleaf.services.worker_daemon import regions as regions_module
 from looseleaf.services.worker_daemon.arena import SEGMENT_BYTES_MIN, SEGMENT_SLOTS_MIN, HostArena
+from looseleaf.services.worker_daemon.core import arena_room
+from looseleaf.services.worker_daemon.core.arena_room import Marks
 from looseleaf.services.worker_daemon.core.region_table import RegionKey, Slot
-from looseleaf.services.worker_daemon.regions import HostRegions, RegionSource
+from looseleaf.services.worker_daemon.region_fetching import RegionSource
+from looseleaf.services.worker_daemon.regions import HostRegions, marks_of
 from looseleaf.units import REGION_BYTES
 
 
@@ -47,13 +51,17 @@ class Locator:
         self.forgotten.extend(keys)
 
 
-def with_regions(locator: Locator, work: Callable[[HostRegions], Awaitable[None]]) -> None:
+def with_regions(
+    locator: Locator, work: Callable[[HostRegions], Awaitable[None]], marks: Marks | None = None
+) -> None:
     async def main() -> None:
         arena = HostArena(SEGMENT_BYTES_MIN)
         with ThreadPoolExecutor(2) as executor:
+            regions = HostRegions(arena, locator, HostId("h0"), executor, marks)
             try:
-                await work(HostRegions(arena, locator, HostId("h0"), executor))
+                await work(regions)
             finally:
+                await regions.close()
                 arena.close()
 
     asyncio.run(main())
@@ -99,6 +107,11 @@ def test_uncommitted_regions_go_with_their_connection() -> None:
         assert regions.arena.used_bytes == REGION_BYTES
 
     with_regions(Locator(), work)
+
+
+@pytest.fixture(autouse=True)
+def resumes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(region_fetching, "RESUME_DELAY_S", 0.0)
 
 
 def test_ensure_fetches_from_the_next_place_when_one_fails() -> None:
@@ -148,6 +161,7 @@ def test_full_arena_evicts_what_is_kept_elsewhere_and_says_so() -> None:
         key, data = region(1000)
         await regions.put(key, memoryview(data), "kernel")
         assert regions.read(key) == data
+        await regions._news.told()
         assert set(locator.forgotten) == {items[0][0], items[1][0]}
 
     with_regions(locator, work)
@@ -207,40 +221,49 @@ def test_put_that_is_cancelled_keeps_its_slot_until_its_thread_has_ended(monkeyp
     with_regions(Locator(), work)
 
 
-def test_region_whose_eviction_is_being_announced_comes_back_only_afterwards() -> None:
+def test_region_whose_eviction_is_being_told_comes_back_only_afterwards() -> None:
     class SlowLocator(Locator):
         def __init__(self) -> None:
             super().__init__()
             self.may_forget = asyncio.Event()
 
         async def forget(self, host_id: HostId, keys: Sequence[RegionKey]) -> None:
+            self.forgotten.extend(keys)
             await self.may_forget.wait()
-            await super().forget(host_id, keys)
 
     async def work(regions: HostRegions) -> None:
-        locator = regions._locator
-        assert isinstance(locator, SlowLocator)
         key, data = region(1)
         await regions.put(key, memoryview(data), "fetch", fetched=True)
         regions.unpin("fetch")
-        evicting = asyncio.create_task(regions._evict())
-        await asyncio.sleep(0)
+        assert regions._evict(1)
+        await until(lambda: locator.forgotten == [key])
         again = asyncio.create_task(regions.put(key, memoryview(data), "save"))
         for _ in range(20):
             await asyncio.sleep(0)
         assert key not in regions.table, "the store would forget this copy too"
+        other, other_data = region(2)
+        await regions.put(other, memoryview(other_data), "save")
         locator.may_forget.set()
-        assert await evicting
         await again
         assert locator.forgotten == [key] and key in regions.table
 
-    with_regions(SlowLocator(), work)
+    locator = SlowLocator()
+    with_regions(locator, work)
 
 
-def test_eviction_that_cannot_be_announced_makes_room_all_the_same() -> None:
+def test_eviction_that_cannot_be_told_makes_room_all_the_same_and_is_told_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(eviction_news, "RETRY_S", 0.0)
+
     class DeafLocator(Locator):
+        deaf = 3
+
         async def forget(self, host_id: HostId, keys: Sequence[RegionKey]) -> None:
-            raise Unavailable("STORE_DOWN", "gone")
+            self.deaf -= 1
+            if self.deaf >= 0:
+                raise Unavailable("STORE_DOWN", "gone")
+            await super().forget(host_id, keys)
 
     async def work(regions: HostRegions) -> None:
         for number in range(SEGMENT_SLOTS_MIN):
@@ -249,9 +272,14 @@ def test_eviction_that_cannot_be_announced_makes_room_all_the_same() -> None:
         regions.unpin("fetch")
         key, data = region(1000)
         await regions.put(key, memoryview(data), "save")
-        assert key in regions.table
+        back, its_data = region(5)
+        assert key in regions.table and back not in regions.table
+        await regions.put(back, memoryview(its_data), "save")
+        await regions._news.told()
+        assert len(locator.forgotten) == SEGMENT_SLOTS_MIN - 1 and back not in locator.forgotten
 
-    with_regions(DeafLocator(), work)
+    locator = DeafLocator()
+    with_regions(locator, work)
 
 
 def test_ensure_that_fails_leaves_no_pin() -> None:
@@ -289,3 +317,111 @@ def test_bytes_of_a_source_that_are_not_what_was_asked_for_are_not_kept() -> Non
         assert regions.read(key) == data and good.asked == [key]
 
     with_regions(Locator(wrong, good), work)
+
+
+# -- room ---------------------------------------------------------------------------------------------------
+
+
+MARKS = Marks(limit=64, high=48, low=32, cache=64)
+
+
+async def fill(
+    regions: HostRegions, numbers: range, owner: str, *, durable: bool = False, save: str | None = None
+) -> None:
+    for number in numbers:
+        key, data = region(number)
+        await regions.put(key, memoryview(data), owner, fetched=durable, save=save)
+
+
+def test_save_with_no_room_is_refused_before_a_byte_is_copied_and_told_both_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def work(regions: HostRegions) -> None:
+        await fill(regions, range(40), "version")
+        await regions.admit("small", 8)
+        with pytest.raises(CapacityExceeded, match=r"ARENA_FULL.*98\.0 MiB are needed, 0 B") as caught:
+            await regions.admit("never", 49)
+        assert caught.value.fields["needed_bytes"] == 49 * REGION_BYTES
+        monkeypatch.setattr(arena_room, "ROOM_WAIT_S", 0.02)
+        regions.end_save("small")
+        with pytest.raises(CapacityExceeded, match="ARENA_FULL") as caught:
+            await regions.admit("late", 9)
+        assert caught.value.fields["available_bytes"] == 8 * REGION_BYTES
+        assert regions.arena.used_bytes == 40 * REGION_BYTES and regions.room.reserved == 0
+
+    with_regions(Locator(), work, MARKS)
+
+
+def test_save_waits_for_others_to_become_durable_and_keeps_its_place() -> None:
+    async def work(regions: HostRegions) -> None:
+        await fill(regions, range(40), "version")
+        regions.table.stage([region(number)[0] for number in range(40)], "version")
+        first = asyncio.create_task(regions.admit("first", 20))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(regions.admit("second", 1))
+        await asyncio.sleep(0)
+        assert not first.done() and not second.done() and regions.pressed.is_set()
+        regions.let_go([region(number)[0] for number in range(40)])
+        regions.unpin("version")
+        await asyncio.wait_for(asyncio.gather(first, second), 20)
+        assert regions.room.reserved == 21 and len(regions.table) == 11, "down to the low mark, with what was promised"
+        await fill(regions, range(100, 120), "first", save="first")
+        assert len(regions.table) == 31
+
+    async def stopped_waiting(regions: HostRegions) -> None:
+        await fill(regions, range(48), "version")
+        waiting = asyncio.create_task(regions.admit("gone", 1))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        regions.unpin("version")
+        await regions.admit("next", 48)
+
+    with_regions(Locator(), work, MARKS)
+    with_regions(Locator(), stopped_waiting, MARKS)
+
+
+def test_above_the_high_mark_clean_regions_go_until_the_low_mark_and_staged_ones_never() -> None:
+    async def work(regions: HostRegions) -> None:
+        await fill(regions, range(20), "version")
+        regions.table.stage([region(number)[0] for number in range(20)], "version")
+        await fill(regions, range(20, 48), "map", durable=True)
+        regions.unpin("map")
+        assert len(regions.table) == 48
+        await fill(regions, range(48, 49), "map", durable=True)
+        assert len(regions.table) == 32
+        assert all(region(number)[0] in regions.table for number in (*range(20), 48))
+        await fill(regions, range(100, 132), "map", durable=True)
+        assert len(regions.table) == 20 + 1 + 32, "restores get all of the arena"
+
+    with_regions(Locator(), work, MARKS)
+
+
+def test_clean_regions_that_nobody_maps_are_bounded_and_the_oldest_go() -> None:
+    async def work(regions: HostRegions) -> None:
+        await fill(regions, range(10), "map", durable=True)
+        regions.unpin("map")
+        assert [number for number in range(10) if region(number)[0] in regions.table] == [7, 8, 9]
+
+    with_regions(Locator(), work, Marks(limit=64, high=64, low=64, cache=3))
+
+
+def test_admitted_save_finds_its_slots_though_restores_want_them() -> None:
+    async def work(regions: HostRegions) -> None:
+        monkeypatched = pytest.MonkeyPatch()
+        monkeypatched.setattr(regions_module, "ROOM_WAIT_S", 0.02)
+        await regions.admit("save", 10)
+        with pytest.raises(CapacityExceeded, match="ARENA_FULL"):
+            await fill(regions, range(64), "map", durable=True)
+        assert len(regions.table) == 54
+        await fill(regions, range(100, 110), "save", save="save")
+        regions.end_save("save")
+        monkeypatched.undo()
+
+    with_regions(Locator(), work, Marks(limit=64, high=48, low=48, cache=0))
+
+
+def test_marks_follow_the_settings() -> None:
+    assert marks_of(100 * REGION_BYTES, 90, 75, None) == Marks(100, 90, 75, 75)
+    assert marks_of(3 * REGION_BYTES, 10, 1, 5 * REGION_BYTES) == Marks(3, 1, 1, 5)
