@@ -44,7 +44,7 @@ class RegionUploads:
         slots = {key: slot for key in keys if (slot := self._regions.table.pin(key, hold)) is not None}
         try:
             if not self._shares or not await self._share(slots):
-                await self._store.put_regions(self._copies(slots))
+                await self._store.put_regions(self._copies(slots), sum(length for _id, length in slots))
         finally:
             self._regions.unpin(hold)
 

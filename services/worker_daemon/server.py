@@ -25,6 +25,7 @@ from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
 from looseleaf.services.worker_daemon.core.worker_life import KeepRules
 from looseleaf.services.worker_daemon.durability import DurabilityQueue
 from looseleaf.services.worker_daemon.execution import HostFacts
+from looseleaf.services.worker_daemon.generations import ZygoteGenerations
 from looseleaf.services.worker_daemon.gpus import probed_gpus
 from looseleaf.services.worker_daemon.heartbeat import CALL_TIMEOUT_S, Heartbeat
 from looseleaf.services.worker_daemon.host import Host

@@ -100,8 +100,8 @@ class ScriptedWorker:
         self, pid: int, sock: socket.socket, log_fd: int, script: Script, reaper: FakeReaper, environment_id: str = ""
     ) -> None:
         self.pid = pid
-        self.log_fd = log_fd
         self.environment_id = environment_id
+        self.log_fd = log_fd
         self.asked: list[str] = []
         self.told: list[Message] = []
         self.signals: list[signal.Signals] = []
@@ -182,11 +182,11 @@ class FakeForker:
         self.script = script
         self.errors: list[Exception] = []
         self.workers: list[ScriptedWorker] = []
-
         self.installed = "e-1"
 
     async def environment_id(self) -> str:
         return self.installed
+
     async def fork(self, title: str, env: dict[str, str], fds: list[int]) -> int:
         await asyncio.sleep(0)
         if self.errors:
@@ -251,7 +251,7 @@ class FakeStore:
             self.marked.append(version)
         return not missing, missing
 
-    async def put_regions(self, regions: AsyncIterator[tuple[bytes, int, bytes]]) -> int:
+    async def put_regions(self, regions: AsyncIterator[tuple[bytes, int, bytes]], size_bytes: int = 0) -> int:
         self._fail("put_regions")
         keys = [(region_id, length) async for region_id, length, _data in regions]
         self.on_disk.update(keys)
