@@ -3,8 +3,11 @@
     python bench/closure_accuracy.py DIR                    truth files in DIR, notebooks there or in its parent
     python bench/closure_accuracy.py DIR --notebooks OTHER  notebooks elsewhere
     python bench/closure_accuracy.py DIR --wrong            every difference, cell by cell
+    python bench/closure_accuracy.py DIR --live             labels with live objects too
 
-Nothing of a notebook runs and none of its packages is needed; what is scored is what the text alone can tell.
+Nothing of a notebook runs and none of its packages is needed; what is scored is what the text alone can tell. `--live`
+adds what objects tell at Run, from descriptions of the variables after each cell (`described_state.py`, bench/states or
+`--states FOLDER`); a notebook without one is not scored so.
 """
 
 from __future__ import annotations
@@ -17,11 +20,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from described_state import state_before
+
 from looseleaf.batch.files import read_notebook
 from looseleaf.cli.explain import explain_notebook, plain_cell
 
 # What must hold (docs/benchmarks.md).
 TARGETS = {"needs recall": 1.0, "needs precision": 0.95, "packages recall": 1.0, "labels": 0.95}
+STATES = Path(__file__).parent / "states"
 SETS = ("needs", "needs_types", "packages", "defines", "imports", "deletes")
 
 
@@ -117,8 +123,11 @@ def find_notebook(name: str, folders: Sequence[Path]) -> Path | None:
     return next((folder / name for folder in folders if (folder / name).is_file()), None)
 
 
-def score_folder(folder: Path, notebooks: Path | None) -> dict[str, Score]:
-    """A score for each truth file whose notebook is at hand; the others are named on stderr."""
+def score_folder(folder: Path, notebooks: Path | None, states: Path | None = None) -> dict[str, Score]:
+    """A score for each truth file whose notebook is at hand; the others are named on stderr.
+
+    `states`: with what live objects tell, for notebooks that are described there.
+    """
     folders = [notebooks] if notebooks is not None else [folder, folder.parent]
     scores = {}
     for path in sorted(folder.glob("*.json")):
@@ -127,9 +136,25 @@ def score_folder(folder: Path, notebooks: Path | None) -> dict[str, Score]:
         if notebook is None:
             print(f"{path.name}: its notebook {truth['notebook']} is not at hand, not scored", file=sys.stderr)
             continue
-        said = [plain_cell(cell) for cell in explain_notebook(read_notebook(notebook), notebook.parent)]
+        described = states / path.name if states is not None else None
+        if described is not None and not described.is_file():
+            print(f"{path.name}: nobody described its variables, not scored with live objects", file=sys.stderr)
+            continue
+        state = state_before(described) if described is not None else None
+        said = [plain_cell(cell) for cell in explain_notebook(read_notebook(notebook), notebook.parent, state)]
         scores[path.stem] = score_cells(said, truth["cells"], path.stem)
     return scores
+
+
+def _label_score(scores: Mapping[str, Score]) -> Score:
+    """Of live objects only the labels count: what cells need by name they do not change."""
+    total = Score()
+    for score in scores.values():
+        for name in ("labels", "labels, undisputed", "gpu kind"):
+            if name in score.counts:
+                total.add(name, score.counts[name].right, score.counts[name].of)
+        total.wrong += [line for line in score.wrong if ": label " in line]
+    return total
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -138,6 +163,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--notebooks", type=Path)
     parser.add_argument("--wrong", action="store_true", help="print every difference")
+    parser.add_argument("--live", action="store_true", help="score labels with live objects too")
+    parser.add_argument("--states", type=Path, default=STATES, help="descriptions of live objects")
     options = parser.parse_args(arguments)
     scores = score_folder(options.folder, options.notebooks)
     if not scores:
@@ -148,11 +175,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         total.merge(score)
         _show(name, score)
     _show(f"all {len(scores)} notebooks, from text alone", total)
+    missed = _missed(total)
+    if options.live:
+        live = score_folder(options.folder, options.notebooks, options.states)
+        labels = _label_score(live)
+        _show(f"{len(live)} notebooks, labels with live objects", labels)
+        total.wrong += [f"with live objects, {line}" for line in labels.wrong]
+        missed += [f"{name} with live objects" for name in _missed(labels)] if live else ["labels with live objects"]
     if options.wrong:
         print("\n".join(total.wrong))
-    missed = [name for name, target in TARGETS.items() if total.counts[name].share < target]
     print("targets: " + (f"missed: {', '.join(missed)}" if missed else "met"))
     return 1 if missed else 0
+
+
+def _missed(score: Score) -> list[str]:
+    return [name for name, target in TARGETS.items() if name in score.counts and score.counts[name].share < target]
 
 
 def _show(name: str, score: Score) -> None:

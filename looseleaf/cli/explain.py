@@ -11,7 +11,9 @@ import typer
 from looseleaf.cli.options import JsonOption, print_json, print_table
 
 if TYPE_CHECKING:
-    from looseleaf.recipe import Analysis
+    from collections.abc import Callable, Mapping
+
+    from looseleaf.recipe import Analysis, ExecutionLog, NameFacts
 
 # Names that a table row shows; `--cell` and `--json` show all.
 SHOWN_NAMES_MAX: Final = 6
@@ -53,8 +55,13 @@ def explain(
         _show_all(cells)
 
 
-def explain_notebook(notebook: Any, folder: Path) -> list[ExplainedCell]:
-    """The code cells of a notebook in document order; modules beside it are files of its own."""
+def explain_notebook(
+    notebook: Any, folder: Path, state: Callable[[str, ExecutionLog], Mapping[str, NameFacts]] | None = None
+) -> list[ExplainedCell]:
+    """The code cells of a notebook in document order; modules beside it are files of its own.
+
+    `state(cell id, log)` gives the facts of the live names before a cell; without it the text alone counts.
+    """
     from looseleaf.batch.client import device_wish
     from looseleaf.recipe import CellRun, ExecutionLog, analyze, modules_in
 
@@ -66,7 +73,7 @@ def explain_notebook(notebook: Any, folder: Path) -> list[ExplainedCell]:
             cell.source,
             cell_id=cell_id,
             log=log,
-            headers=None,
+            headers=state(cell_id, log) if state is not None else None,
             version=0,
             device_override=device_wish(cell),
             local_module=local,

@@ -7,6 +7,10 @@ from typing import Any
 import closure_accuracy
 import nbformat
 import pytest
+from described_state import state_before
+
+from looseleaf.recipe import CellRun, ExecutionLog
+from looseleaf.recipe.name_facts import UNKNOWN_NAME
 
 CELLS = ["import torch\nx = torch.zeros(2)", "y = x.cuda()", "del x"]
 
@@ -50,6 +54,38 @@ def test_score_names_what_is_wrong(
     out = capsys.readouterr().out
     assert f"missed: {missed}" in out
     assert line in out
+
+
+def test_live_objects_decide_where_the_text_cannot_tell(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    notebook = nbformat.v4.new_notebook()
+    cells = ["from helpers import load, big", "x = load()", "x.go()", "print(big)"]
+    notebook.cells = [nbformat.v4.new_code_cell(source, id=f"c{i}") for i, source in enumerate(cells)]
+    nbformat.write(notebook, folder.parent / "nb.ipynb")
+    cell = {"id": "c2", "needs": ["x"], "packages": [], "defines": [], "imports": [], "deletes": [], "gpu": True,
+            "gpu_kind": "resident", "gpu_accept": [True]}  # fmt: skip
+    (folder / "nb.json").write_text(json.dumps({"notebook": "nb.ipynb", "cells": [cell]}))
+    states = folder.parent / "states"
+    states.mkdir()
+    assert closure_accuracy.main([str(folder), "--live", "--states", str(states)]) == 1
+    assert "nobody described" in capsys.readouterr().err
+    after = {"c1": {"x": {"type": "helpers.Thing", "gpu_bytes": 1 << 30}}}
+    (states / "nb.json").write_text(json.dumps({"notebook": "nb.ipynb", "after": after}))
+    assert closure_accuracy.main([str(folder), "--live", "--states", str(states), "--wrong"]) == 1
+    out = capsys.readouterr().out
+    assert "nb c2: label CPU" in out and "with live objects, nb" not in out
+    assert "missed: labels\n" in out
+
+
+def test_described_flag_and_memory_reach_the_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "nb.json"
+    after = {"a": {"f": {"flag": False}, "m": {"type": "torch.Tensor", "gpu_bytes": 8}}, "b": {"f": {"flag": True}}}
+    path.write_text(json.dumps({"notebook": "nb.ipynb", "after": after}))
+    state, log = state_before(path), ExecutionLog()
+    assert state("a", log) == {}
+    log.record(CellRun(1, "a", "f = ask()\nm = make()\nn = 1", ok=True))
+    found = state("b", log)
+    assert (found["f"].flag, found["m"].device_bytes, found["n"] is UNKNOWN_NAME) == (False, 8, True)
+    assert state("c", log)["f"].flag is True
 
 
 def test_score_without_notebooks_is_an_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
