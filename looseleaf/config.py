@@ -35,6 +35,7 @@ __all__ = [
 BASE_IMPORTS = ("numpy", "pandas", "matplotlib.pyplot", "torch", "torch.nn.functional", "torch.utils.data")
 
 DeviceKind = Literal["cuda", "emulated", "none"]
+Durability = Literal["staged", "disk"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 
@@ -203,6 +204,10 @@ class DaemonConfig(ServiceConfig):
     arena_cache_bytes: int | None = Field(
         default=None, ge=0,
         description="clean regions that nobody uses, kept for later restores; default: up to the low mark")
+    durability: Durability = Field(
+        default="disk",
+        description="disk: each version goes to the store's disk at once; staged: when the arena runs short of room "
+        "or the daemon stops, so that the loss of the host costs more versions")
     ring_bytes: int = Field(default=256 * MIB, ge=2 * MIB, description="limit of one connection's ring")
     keep_warm_s: float = Field(default=300.0, ge=0, description="life of a completed worker")
     keep_leftovers_s: float = Field(

@@ -71,7 +71,8 @@ class _Builder:
         self.heartbeat = Heartbeat(self.scheduler, self._snapshot, self.leases, self.config.heartbeat_interval_s)
         self.regions = self._regions()
         uploads = RegionUploads(self.store, SharedRegionServiceStub(store_channel), self.regions)
-        self.durability = DurabilityQueue(self.store, self.regions, uploads.put)
+        eager = self.config.durability != "staged"
+        self.durability = DurabilityQueue(self.store, self.regions, uploads.put, eager=eager)
         self.host: Host | None = None
         # What the real GPUs of this host are, as their driver told.
         self.gpus: list[GpuDescription] = []

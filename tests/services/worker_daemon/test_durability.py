@@ -11,20 +11,22 @@ from daemon_fakes import SESSION, Parts, down, region, until, within
 from looseleaf.errors import CapacityExceeded, NotFound
 from looseleaf.ids import SessionId, Version
 from looseleaf.services.worker_daemon import durability
+from looseleaf.services.worker_daemon.arena import SEGMENT_SLOTS_MIN
+from looseleaf.services.worker_daemon.core import upload_order
 from looseleaf.services.worker_daemon.core.region_table import RegionKey
 from looseleaf.services.worker_daemon.durability import DurabilityQueue
 
 OTHER = SessionId("s-2")
 
 
-def queue_of(parts: Parts) -> DurabilityQueue:
+def queue_of(parts: Parts, *, eager: bool = True) -> DurabilityQueue:
     """Over a store that shares no memory with the daemon."""
     store: Any = parts.store
 
     async def put(keys: Sequence[RegionKey]) -> None:
         await store.put_regions(_copies(parts, keys))
 
-    return DurabilityQueue(store, parts.regions, put)
+    return DurabilityQueue(store, parts.regions, put, eager=eager)
 
 
 async def _copies(parts: Parts, keys: Sequence[RegionKey]) -> AsyncIterator[tuple[bytes, int, bytes]]:
@@ -35,8 +37,8 @@ async def _copies(parts: Parts, keys: Sequence[RegionKey]) -> AsyncIterator[tupl
 
 @pytest.fixture
 async def queue(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DurabilityQueue]:
-    monkeypatch.setattr(durability, "RETRY_DELAY_S_MIN", 0.001)
-    monkeypatch.setattr(durability, "RETRY_DELAY_S_MAX", 0.002)
+    monkeypatch.setattr(upload_order, "RETRY_DELAY_S_MIN", 0.001)
+    monkeypatch.setattr(upload_order, "RETRY_DELAY_S_MAX", 0.002)
     monkeypatch.setattr(durability, "STOP_LIMIT_S", 0.05)
     made = queue_of(parts)
     made.start()
@@ -104,7 +106,7 @@ async def test_version_waits_for_regions_that_another_host_uploads(parts: Parts,
 async def test_version_whose_regions_are_lost_is_given_up_after_a_while(
     parts: Parts, queue: DurabilityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durability, "FOREIGN_REGIONS_WAIT_S", 0.01)
+    monkeypatch.setattr(upload_order, "FOREIGN_REGIONS_WAIT_S", 0.01)
     await stage(parts, queue, 1, 1)
     parts.store.versions[1].append(region(99)[0])
     await within(queue.flushed())
@@ -141,14 +143,14 @@ async def test_region_of_two_versions_stays_until_both_are_durable(parts: Parts,
 async def test_many_versions_of_one_session_are_bounded_and_the_newest_counts(
     parts: Parts, queue: DurabilityQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durability, "VERSIONS_PER_SESSION_MAX", 3)
+    monkeypatch.setattr(upload_order, "VERSIONS_PER_SESSION_MAX", 3)
     parts.store.errors["mark_durable"] = [down() for _ in range(1000)]
     for version in range(1, 9):
         await stage(parts, queue, version, version)
     assert queue.waiting == 3 and expendable(parts) == 0
     parts.store.errors.clear()
     await within(queue.flushed())
-    assert parts.store.marked == [6, 7, 8] and expendable(parts) == 8
+    assert parts.store.marked[-2:] == [7, 8] and len(parts.store.marked) == 3 and expendable(parts) == 8
 
 
 async def test_fault_in_an_upload_is_logged_and_tried_again(parts: Parts, queue: DurabilityQueue) -> None:
@@ -175,3 +177,22 @@ async def test_stop_uploads_what_it_can_and_no_longer(parts: Parts, monkeypatch:
     await within(stuck.stop())
     assert time.monotonic() - began_s < 5 and stuck.waiting == 1
     await asyncio.sleep(0)
+
+
+async def test_staged_is_enough_until_room_is_short_or_the_daemon_stops(parts: Parts) -> None:
+    queue = queue_of(parts, eager=False)
+    queue.start()
+    await stage(parts, queue, 1, 1)
+    await stage(parts, queue, 2, 2)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not parts.store.on_disk and queue.waiting == 2
+    parts.store.versions[2].append(region(1)[0])
+    asking = asyncio.create_task(parts.regions.admit("save", SEGMENT_SLOTS_MIN - 1))
+    await within(asking)
+    parts.regions.end_save("save")
+    assert parts.store.marked == [2] and len(parts.regions.table) == 1, "it went, and one of its slots to the save"
+
+    await stage(parts, queue, 3, 3)
+    await within(queue.stop())
+    assert parts.store.marked == [2, 3]
