@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from looseleaf.checkpoint import rebuild
 from looseleaf.checkpoint.by_name import SESSION_MODULE, is_importable, is_library_module
+from looseleaf.checkpoint.loaded_files import LOADED_FILES
 from looseleaf.checkpoint.looked import Looked
 from looseleaf.checkpoint.module_code import BASELINE, PLAIN
 from looseleaf.devices.hook import PostImportHook
@@ -23,6 +24,8 @@ _waiting: dict[str, PostImportHook] = {}
 # What is looked at if a module's own code did not set it. Libraries put functions of their own in the place of others.
 _SET: Final = PLAIN | {list, dict, set, tuple, frozenset, functools.partial, types.MethodType}
 _ADDED: Final = _SET | {types.FunctionType, types.BuiltinFunctionType}
+# Stands among the settings of a person's module for its file as it was loaded: they are settings of that text only.
+FILE_STATE: Final = "__file__ as loaded"
 # Attributes of library classes that one save looks at; what is beyond is not found.
 CLASS_ATTRIBUTES_MAX: Final = 200_000
 Patches = dict[tuple[str, str], Any]
@@ -82,6 +85,8 @@ def _in_module(name: str, module: types.ModuleType, namespace: Mapping[str, Any]
         is_setting = is_persons and type(value) in PLAIN and not attribute.startswith("__")
         if is_setting or _is_of_session(value, namespace):
             found[name, attribute] = value
+    if found and is_persons and (state := LOADED_FILES.state_of(name, module)):
+        found[name, FILE_STATE] = state
     if not is_persons:
         for attribute, is_new in BASELINE.set_by_others(name, module):
             value = vars(module).get(attribute)
@@ -217,6 +222,12 @@ def _take_back(place: tuple[str, str], before: Any) -> None:
 
 def _set(module_name: str, values: dict[str, Any]) -> None:
     module = vars(sys.modules[module_name])
+    wanted = values.get(FILE_STATE, "")
+    if wanted and wanted != LOADED_FILES.state_of(module_name, sys.modules[module_name]):
+        # Another text with values of its own: the file was changed after one of both processes had loaded it.
+        return
     for name, value in values.items():
+        if name == FILE_STATE:
+            continue
         _replaced.setdefault((module_name, name), module.get(name, _NOTHING))
         module[name] = value

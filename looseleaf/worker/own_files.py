@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import types
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
-from looseleaf.checkpoint.by_name import is_library_module
+from looseleaf.checkpoint.loaded_files import LOADED_FILES
 from looseleaf.checkpoint.manifest import Manifest
 from looseleaf.recipe.name_facts import facts_of_root
 from looseleaf.recipe.packages import modules_in
 
-Stamp = tuple[int, int]
-
 
 class OwnFiles:
-    """Which own modules this process has imported since its fork, and from which state of their files."""
+    """Which own modules this process has imported since its fork, and whether their files have changed since."""
 
     def __init__(self) -> None:
         # A zygote imports nothing of a person's.
         self._not_own = frozenset(sys.modules)
-        # By module: the spec, which a reload replaces, and what the file was when this spec was first met.
-        self._known: dict[str, tuple[Any, Stamp]] = {}
 
     def note(self) -> None:
         """Takes down what was imported or reloaded since the last time; between cells, before files change again."""
         for name, module in list(sys.modules.items()):
-            if name in self._not_own or name.startswith("looseleaf.") or not isinstance(module, types.ModuleType):
-                continue
-            known, spec = self._known.get(name), vars(module).get("__spec__")
-            if (known is None or known[0] is not spec) and (stamp := _stamp(name, module)) is not None:
-                self._known[name] = (spec, stamp)
+            if name not in self._not_own and isinstance(module, types.ModuleType) and not name.startswith("looseleaf."):
+                LOADED_FILES.state_of(name, module)
 
     def changed(self) -> list[str]:
         """Modules whose files are others than they were when they were imported here, sorted."""
-        found = []
-        for name, (spec, stamp) in self._known.items():
-            module = sys.modules.get(name)
-            if module is not None and vars(module).get("__spec__") is spec and _stamp(name, module) != stamp:
-                found.append(name)
-        return sorted(found)
+        return LOADED_FILES.changed()
 
 
 def needs_own_module(manifest: Manifest, names: Iterable[str]) -> list[str]:
@@ -59,15 +45,3 @@ def needs_own_module(manifest: Manifest, names: Iterable[str]) -> list[str]:
                 found.append(name)
                 break
     return found
-
-
-def _stamp(name: str, module: types.ModuleType) -> Stamp | None:
-    """Time of the last change and size of the module's file; (0, 0) for one that went, None for what is installed."""
-    file = vars(module).get("__file__")
-    if type(file) is not str or is_library_module(name):
-        return None
-    try:
-        status = os.stat(file)
-    except OSError:
-        return (0, 0)
-    return (status.st_mtime_ns, status.st_size)

@@ -5,13 +5,15 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
 import types
 
 import pytest
 
 from looseleaf.checkpoint.module_code import Baseline, own_names
-from looseleaf.checkpoint.patches import PatchFinder, apply_patches
+from looseleaf.checkpoint.patches import FILE_STATE, PatchFinder, apply_patches
 
 # name -> (cells, what must be true of the restored process)
 MOVED = {
@@ -165,3 +167,30 @@ def test_finder_sees_each_change_between_two_looks_and_keeps_nothing_that_went(m
     assert finder.find({}) == {("ll_settings", "rate"): None}
     del space["m"]
     assert finder.find({}) == {}
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_settings_of_a_persons_module_are_those_of_the_file_that_was_loaded(monkeypatch, tmp_path, changed):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def load(text, time_s):
+        (tmp_path / "ll_own.py").write_text(text)
+        os.utime(tmp_path / "ll_own.py", (0, time_s))
+        sys.modules.pop("ll_own", None)
+        importlib.invalidate_caches()
+        return importlib.import_module("ll_own")
+
+    there = load("rate = 1\nseen = 0", 1)
+    there.seen = 5
+    patches = PatchFinder({"m": there}).find({})
+    assert patches["ll_own", "seen"] == 5
+    # As another process loads it, whose file is the same or was changed in between.
+    here = load("rate = 7\nseen = 0" if changed else "rate = 1\nseen = 0", 2 if changed else 1)
+    try:
+        assert apply_patches(patches) == []
+        assert (here.rate, here.seen) == ((7, 0) if changed else (1, 5))
+        assert vars(here).keys().isdisjoint({FILE_STATE})
+    finally:
+        apply_patches({})
+        del sys.modules["ll_own"]
