@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeGuard
 
+from looseleaf.devices import touch
 from looseleaf.errors import PreconditionFailed
 
 if TYPE_CHECKING:
@@ -181,6 +182,14 @@ def _unknown(stub: Stub, use: str, as_of_value: type[Exception]) -> Exception:
     return as_of_value(refusal.message) if _is_viewing.get() else refusal
 
 
+def _tell_touch(stub: Stub) -> None:
+    """Who needs memory that lives on a GPU needs a GPU: the recipe did not foresee it."""
+    header = header_of(stub)
+    on_gpu = header is not None and any(device != "cpu" for device, size in header.device_bytes.items() if size)
+    if on_gpu and not _is_viewing.get():
+        touch.tell(f"`{name_of(stub)}`, which lives on a GPU")
+
+
 def _refusal(stub: Stub, use: str) -> PreconditionFailed:
     name, unsaved = name_of(stub), unsaved_of(stub)
     if unsaved is not None:
@@ -192,6 +201,7 @@ def _refusal(stub: Stub, use: str) -> PreconditionFailed:
             + "Run the cell that makes it again, or delete it.",
             name=name, path=unsaved.path, cause=unsaved.reason,
         )  # fmt: skip
+    _tell_touch(stub)
     return PreconditionFailed(
         "NOT_RESTORED",
         f"`{name}` is saved but not loaded here, and {use!r} needs it: name `{name}` in the cell, then it is loaded.",

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
-from looseleaf.devices import autograd, stack
+from looseleaf.devices import autograd, stack, touch
 from looseleaf.devices.backend import device_index
 from looseleaf.devices.generators import DefaultGenerator, real_generator
 from looseleaf.devices.generators import Generator as VirtualGenerator
@@ -53,7 +53,8 @@ _NAMES = {"torch.cuda._lazy_init": "a tensor or module on a CUDA device"}
 
 
 def refuse(what: str) -> NoReturn:
-    """Raise the one error of this module."""
+    """Raise the one error of this module, or what takes the cell to a worker."""
+    touch.tell(what)
     raise PreconditionFailed(
         "CUDA_IN_CPU_CELL",
         "This cell ran on the CPU, by its own mark or because nothing in it seemed to need a GPU, but it uses one "

@@ -34,22 +34,30 @@ RECONNECT_POLL_S: Final = 0.1
 
 @dataclass(frozen=True)
 class CellFrame:
-    """What the kernel's shell adds to a cell: its number, its place for outputs, its way to ask, its context."""
+    """What the kernel's shell adds to a cell: its number, its place for outputs, its way to ask, its context.
+
+    `waits`: for a GPU; else it is not run if none is free at once.
+    """
 
     count: int
     publisher: RequestPublisher
     ask: Ask | None
     context: dict[str, Any] = field(default_factory=dict)
+    waits: bool = True
 
 
 @dataclass
 class GpuRunOutcome:
-    """`reply`: as the cell's execute_reply has it. `ran`: the cell may have run, so that it belongs to the log."""
+    """`reply`: as the cell's execute_reply has it. `ran`: the cell may have run, so that it belongs to the log.
+
+    `no_gpu_free`: it was not to wait; nothing was run or shown.
+    """
 
     recipe: Recipe
     reply: dict[str, Any]
     ran: bool
     cell: GpuCellResult
+    no_gpu_free: bool = False
 
 
 class GpuRun:
@@ -118,6 +126,8 @@ class GpuRun:
             return self._outcome(self._show("KeyboardInterrupt", error_text(result.error)), ran=False)
         if _may_have_run(result.error, result):
             return await self._lost(result)
+        if result.error.reason == "NO_GPU_FREE" and not self._frame.waits:
+            return GpuRunOutcome(self._recipe, {}, False, GpuCellResult(), no_gpu_free=True)
         if result.error.reason == "UNSAVED_GONE":
             self._session.holders.gone(self._need.names, str(result.error.fields.get("why", "")))
         return self._not_run(result.error)
@@ -176,6 +186,8 @@ class GpuRun:
                 "version": session.version, "priority": request.priority, "execution_count": frame.count,
                 "allow_stdin": frame.ask is not None, "elapsed_ms": (time.monotonic() - self._began_s) * 1000,
                 "context": frame.context, "needed_worker": self._need.worker_id, "needed_names": list(self._need.names),
+                "waits": frame.waits,
+                **session.frontend.surroundings.tell(request.source),
             },
             frame.publisher,
             frame.ask,
@@ -186,7 +198,6 @@ class GpuRun:
         return await self._cell.run()
 
     async def _saved(self, result: GpuCellResult) -> GpuRunOutcome:
-                **session.frontend.surroundings.tell(request.source),
         """The cell ended and its save was answered, well or not."""
         saved = result.saved or {}
         reply = result.reply or self._show("BUG", "the cell ended without a reply")

@@ -12,6 +12,7 @@ from looseleaf.checkpoint.history import Change
 from looseleaf.checkpoint.manifest import UnitHeader
 from looseleaf.checkpoint.version_list import ListedVersion, pruned_ranges
 from looseleaf.errors import LooseLeafError, PreconditionFailed
+from looseleaf.kernel.label_log import LabelEntry, LabelLog
 from looseleaf.kernel.run_log import RunLog
 from looseleaf.kernel.session import KernelSession
 from looseleaf.kernel.time_travel import CheckedOut, Restored, TimeTravel
@@ -27,19 +28,22 @@ HELP: Final = """\
 %looseleaf restore NAME... [--version N] [--as NEWNAME]
                                          only these variables as they were at version N, or before their last change
 %looseleaf status                        session, versions, cluster
+%looseleaf explain [-n N]                where the newest cells ran and why, what was run again and what was learned
 A version -1 is the one before the newest, -2 the one before that."""
 
 
 def register_history_magics(
-    shell: InteractiveShell, session: KernelSession, travel: TimeTravel, running_source: Callable[[], str]
-) -> None:
+    shell: InteractiveShell, session: KernelSession, travel: TimeTravel, running_source: Callable[[], str],
+    labels: LabelLog,
+) -> None:  # fmt: skip
     """Makes `%looseleaf` known to `shell`. `running_source()`: the text of the cell that runs."""
 
     def looseleaf(line: str) -> None:
         """Versions of this notebook's state: log, diff, checkout, restore, status."""
         try:
             asked = parse_history_line(line)
-            print(_answer(asked, session, travel))
+            explains = asked.command == "explain"
+            print(explain_text(labels.newest(asked.limit)) if explains else _answer(asked, session, travel))
             if asked.command in ("checkout", "restore"):
                 travel.load_for(running_source())
         except LooseLeafError as error:
@@ -136,6 +140,18 @@ def restore_text(done: Restored, version: int, target: str) -> str:
     if done.same:
         lines.append(f"the same at version {done.source}: {', '.join(done.same)}")
     return "\n".join(lines)
+
+
+def explain_text(entries: Sequence[LabelEntry]) -> str:
+    """One line for each run, the newest first."""
+    if not entries:
+        return "no cell has run yet"
+    rows = [["run", "label", "sure", "ran on", "cell", "why"]]
+    for entry in reversed(entries):
+        why = f"{entry.reason} -> {entry.note}" if entry.note else entry.reason
+        sure = f"{entry.confidence:.0%}"
+        rows.append([str(entry.number), entry.label, sure, entry.ran, _cells([entry.source]), why])
+    return _table(rows)
 
 
 def _status_text(session: KernelSession, travel: TimeTravel) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
@@ -16,8 +17,10 @@ from ipykernel.ipkernel import IPythonKernel
 import looseleaf
 from looseleaf.checkpoint.names import hidden_names
 from looseleaf.devices import hide_in_shell
-from looseleaf.errors import LooseLeafError
+from looseleaf.errors import LooseLeafError, PreconditionFailed
+from looseleaf.kernel import effects
 from looseleaf.kernel.before_cell import has_moved, ready_for_cpu
+from looseleaf.kernel.cell import Cell
 from looseleaf.kernel.comm_traffic import CommPlaces, CommTraffic
 from looseleaf.kernel.comms import WorkerComms
 from looseleaf.kernel.forwarder import COMM_TYPES, Publishers, error_text, publish_output
@@ -25,6 +28,7 @@ from looseleaf.kernel.gpu_run import CellFrame, GpuRun, GpuRunOutcome
 from looseleaf.kernel.history_magics import refuse_on_worker, register_history_magics
 from looseleaf.kernel.idle_commits import IdleCommits
 from looseleaf.kernel.interrupts import RequestInterrupts, interrupts_call, interrupts_ignored
+from looseleaf.kernel.label_log import LabelLog, observed_here, observed_there
 from looseleaf.kernel.left_notes import LeftNotes
 from looseleaf.kernel.logs import log_to_file
 from looseleaf.kernel.main_thread import call_on
@@ -38,7 +42,9 @@ from looseleaf.kernel.session import KernelSession, load_config
 from looseleaf.kernel.sources import cell_sources, name_cell
 from looseleaf.kernel.stdin import ask_person
 from looseleaf.kernel.time_travel import TimeTravel
+from looseleaf.kernel.trial import Trial, waits_for_gpu
 from looseleaf.kernel.views import Views, view_if, without_views
+from looseleaf.recipe.label import DeviceLabel
 from looseleaf.recipe.recipe import Recipe
 from looseleaf.worker.device_magics import register_device_magics
 from looseleaf.worker.thread_counts import thread_count_here
@@ -68,7 +74,8 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         self.looseleaf = KernelSession(self.shell.user_ns, hidden, config, problem)
         self.looseleaf.listen(self._take_event)
         travel = TimeTravel(self.looseleaf, hidden, lambda: self._run is not None)
-        register_history_magics(self.shell, self.looseleaf, travel, self._running_source)
+        self._labels = LabelLog()
+        register_history_magics(self.shell, self.looseleaf, travel, self._running_source, self._labels)
         # A cell of the main shell runs; `_run` if it is one that runs elsewhere.
         self._busy = False
         self._run: GpuRun | None = None
@@ -173,10 +180,13 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
             recipe = self._route(request)
         if note := self.looseleaf.take_notes():
             publish_output(self, {"type": "stream", "name": "stderr", "text": note})
+        cell = Cell(request, recipe, rest.source, user_expressions, allow_stdin, began_s)
         if recipe.label == "gpu":
-            return await self._run_on_worker(request, recipe, user_expressions, allow_stdin, began_s)
-        ready_for_cpu(self.looseleaf, recipe, rest.source)
-        return await self._run_cpu_cell(request, recipe, run_here)
+            waits = waits_for_gpu(recipe, request.source, sys.modules)
+            if (reply := await self._run_on_worker(cell, waits=waits)) is not None:
+                return reply
+        reply = await self._run_cpu_cell(cell, run_here)
+        return reply if reply is not None else await self._run_on_worker(cell) or {}
 
     def _route(self, request: CellRequest) -> Recipe:
         session = self.looseleaf
@@ -194,24 +204,58 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
             log.exception("recipe_failed")
             return Recipe(cell_id=request.cell_id, reason="Its text could not be analysed.")
 
-    async def _run_cpu_cell(self, request: CellRequest, recipe: Recipe, run_here: Callable[[], Any]) -> dict[str, Any]:
-        session = self.looseleaf
+    async def _run_cpu_cell(self, cell: Cell, run_here: Callable[[], Any]) -> dict[str, Any] | None:
+        """The reply; None if the cell must go to a worker, as nothing was run."""
+        session, recipe = self.looseleaf, cell.recipe
+        trial = Trial(session, self.shell, recipe)
+        if recipe.label == "gpu" and not trial.raises:
+            return None
+        try:
+            ready_for_cpu(session, recipe, cell.rest)
+        except PreconditionFailed as error:
+            if error.reason != "CUDA_IN_CPU_CELL" or recipe.confidence >= 1.0:
+                raise
+            return None
         session.threads.before_cell()
+        count: int = self.shell.execution_count
         began_s = time.monotonic()
-        reply: dict[str, Any] = await run_here()
+        reply = await trial.run(run_here)
         with interrupts_ignored():
             run_s = time.monotonic() - began_s
             session.threads.after_cell()
-            session.runs.add(request.cell_id, request.source, reply["status"] == "ok")
-            self._keep_report(cell_report(recipe, path="cpu", run_s=run_s, version=session.version, reply=reply))
-            session.changed()
-            if self.shell.exit_now:
-                session.close()
-        return reply
+            if trial.used and recipe.confidence < 1.0:
+                if trial.raises and not (why := trial.take_back(reply, lambda: self._refuse_elsewhere(cell))):
+                    cell = replace(cell, used=trial.used)
+                else:
+                    reply = self._replies.not_again(reply, trial.refusal(why if trial.raises else "", reply))
+            if not cell.used:
+                self._end_cpu_cell(cell, count, reply, run_s, trial.used)
+        if not cell.used:
+            return reply
+        log.info("cell_runs_again cell=%s", cell.request.cell_id)
+        flush_streams()
+        publish_output(self._publishers.request(self.get_parent("shell")), {"type": "clear_output", "wait": False})
+        self._replies.taken_back = trial.undo
+        return await self._run_on_worker(cell)
 
-    async def _run_on_worker(
-        self, request: CellRequest, recipe: Recipe, user_expressions: Any, allow_stdin: bool, began_s: float
-    ) -> dict[str, Any]:
+    def _refuse_elsewhere(self, cell: Cell) -> None:
+        refuse_on_worker(cell.request.source)
+        self._results.refuse_elsewhere(cell.request.source, self._results.tell())
+
+    def _end_cpu_cell(self, cell: Cell, count: int, reply: dict[str, Any], run_s: float, used: str) -> None:
+        session, request, ok = self.looseleaf, cell.request, reply["status"] == "ok"
+        seen = observed_here(cell.recipe, used, run_s, ok=ok)
+        session.runs.add(request.cell_id, request.source, ok, seen)
+        self._labels.add(count, request.source, cell.recipe, "cpu", seen, used if cell.recipe.confidence < 1.0 else "")
+        recipe = replace(cell.recipe, label=DeviceLabel.CPU)
+        self._keep_report(cell_report(recipe, path="cpu", run_s=run_s, version=session.version, reply=reply))
+        session.changed()
+        if self.shell.exit_now:
+            session.close()
+
+    async def _run_on_worker(self, cell: Cell, *, waits: bool = True) -> dict[str, Any] | None:
+        """The reply; None if the cell was not to wait for a GPU and none was free: nothing was run or shown."""
+        request = cell.request
         refuse_on_worker(request.source)
         caches = self._results.tell()
         self._results.refuse_elsewhere(request.source, caches)
@@ -226,9 +270,11 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
             "sources": cell_sources(self.shell), "ast_node_interactivity": self.shell.ast_node_interactivity,
             "threads": thread_count_here(), "request": parent["header"]["msg_id"], **caches,
         }  # fmt: skip
-        frame = CellFrame(count, self._publishers.request(parent), ask if allow_stdin else None, context)
+        frame = CellFrame(count, self._publishers.request(parent), ask if cell.allow_stdin else None, context, waits)
         flush_streams()
-        run = GpuRun(self.looseleaf, request, recipe, frame, began_s)
+        # Of a cell that was taken for one of the CPU, the recipe for a worker.
+        asked = replace(request, device_override="gpu") if cell.used else request
+        run = GpuRun(self.looseleaf, asked, cell.recipe, frame, cell.began_s)
         self._left.release(self.looseleaf.send)
         try:
             with interrupts_call(run.interrupt, self.looseleaf.give_way.interrupted):
@@ -240,21 +286,37 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
                 finally:
                     self._run = None
                 self._results.take(caches, outcome.reply.get("results"))
-                return self._end_gpu_cell(request, outcome, count, user_expressions)
+                return None if outcome.no_gpu_free else self._end_gpu_cell(cell, outcome, count)
         finally:
             run.end()
 
-    def _end_gpu_cell(
-        self, request: CellRequest, outcome: GpuRunOutcome, count: int, user_expressions: Any
-    ) -> dict[str, Any]:
-        session, reply = self.looseleaf, outcome.reply
+    def _end_gpu_cell(self, cell: Cell, outcome: GpuRunOutcome, count: int) -> dict[str, Any]:
+        session, request, reply = self.looseleaf, cell.request, outcome.reply
+        recipe = outcome.recipe
+        if cell.used:
+            text = f"It ran on the CPU first, used a GPU there ({cell.used}) and was run again on one."
+            recipe = replace(recipe, reason=text, confidence=cell.recipe.confidence)
+        ok = reply.get("status") == "ok"
         if outcome.ran:
-            session.runs.add(request.cell_id, request.source, reply.get("status") == "ok")
+            seen = observed_there(cell.recipe, outcome.cell.saved, ok=ok)
+            session.runs.add(request.cell_id, request.source, ok, seen)
             session.runs.saved(session.version)
+            ran = "cpu, then gpu" if cell.used else "gpu"
+            self._labels.add(count, request.source, cell.recipe, ran, seen, cell.used)
         self._keep_report(cell_report(
-            outcome.recipe, path="", run_s=0.0, version=session.version, reply=reply, saved=outcome.cell.saved,
-            news=outcome.cell.news))  # fmt: skip
-        return self._replies.finished(request.source, count, reply, user_expressions)
+            recipe, path="", run_s=0.0, version=session.version, reply=reply, saved=outcome.cell.saved,
+            news=outcome.cell.news, used=cell.used))  # fmt: skip
+        return self._replies.finished(request.source, count, reply, cell.user_expressions)
+
+    def raw_input(self, prompt: Any = "") -> Any:
+        """As ipykernel's; a cell that has asked the person is not run again."""
+        effects.note("asked a question")
+        return super().raw_input(prompt)
+
+    def getpass(self, *args: Any, **kwargs: Any) -> Any:
+        """As `raw_input`."""
+        effects.note("asked a question")
+        return super().getpass(*args, **kwargs)
 
     def _running_source(self) -> str:
         return str(self.get_parent("shell").get("content", {}).get("code", ""))

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from looseleaf.kernel.forwarder import Publisher, error_output, error_reply, publish_output
+from looseleaf.errors import LooseLeafError
+from looseleaf.kernel.forwarder import Publisher, error_output, error_reply, error_text, publish_output
+from looseleaf.kernel.shell_undo import ShellUndo
 
 
 class CellReplies:
@@ -14,6 +16,8 @@ class CellReplies:
     def __init__(self, shell: Any, publisher: Publisher) -> None:
         self._shell = shell
         self._publisher = publisher
+        # Of a cell that began here and was taken back: its text is stored already.
+        self.taken_back: ShellUndo | None = None
 
     def finished(
         self, source: str, count: int, reply: Mapping[str, Any], user_expressions: Mapping[str, str] | None = None
@@ -41,7 +45,20 @@ class CellReplies:
         publish_output(self._publisher, output)
         return self.finished(source, count, error_reply(output))
 
+    def not_again(self, reply: dict[str, Any], error: LooseLeafError | None) -> dict[str, Any]:
+        """The reply of a cell that ran here to its end, where `error` follows what it has shown; its own if None."""
+        if error is None:
+            return reply
+        output = error_output(error.reason, error_text(error))
+        publish_output(self._publisher, output)
+        return {**reply, "user_expressions": {}, **error_reply(output)}
+
     def _store_input(self, count: int, source: str) -> None:
+        if self.taken_back is not None:
+            self.taken_back.redo()
+            self.taken_back = None
+            self._shell.execution_count = count + 1
+            return
         try:
             transformed = self._shell.transform_cell(source)
         except SyntaxError:

@@ -29,18 +29,20 @@ class PendingReports:
 
 def cell_report(
     recipe: Recipe, *, path: str, run_s: float, version: int, reply: Mapping[str, Any],
-    saved: Mapping[str, Any] | None = None, news: Mapping[str, Any] | None = None,
+    saved: Mapping[str, Any] | None = None, news: Mapping[str, Any] | None = None, used: str = "",
 ) -> dict[str, Any]:  # fmt: skip
     """One cell's report; figures that do not apply are 0 or None.
 
     `saved` and `news` are a GPU cell's: its closure is then the one that the frontend derived at Run, and its figures
-    are the host's. `path` stands where no host told one.
+    are the host's. `path` stands where no host told one. `used`: of a GPU, by a cell that ran on the CPU first.
     """
     saved = saved or {}
     refreshed: Mapping[str, Any] = (news or {}).get("recipe", {}).get("recipe", {})
     figures: Mapping[str, Any] = saved.get("figures", {})
     return {
-        "label": str(recipe.label),
+        "label": "gpu" if used else str(recipe.label),
+        "confidence": recipe.confidence,
+        "run_again": used or None,
         "reason": recipe.reason,
         "path": str(saved.get("path") or path),
         "closure": list(refreshed.get("names", recipe.names)),

@@ -19,7 +19,7 @@ from looseleaf.checkpoint.stub import tell_whereabouts
 from looseleaf.checkpoint.tracker import StateTracker
 from looseleaf.devices.description import described
 from looseleaf.devices.smi_shim import offer_smi
-from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, Unavailable
+from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, NotFound, Unavailable
 from looseleaf.ids import Epoch, SessionId, Version, new_execution_id, new_session_id
 from looseleaf.kernel.commit_policy import CommitPolicy
 from looseleaf.kernel.frontend_log import FrontendLog
@@ -201,6 +201,11 @@ class KernelSession:
         """Its manifest; None before the first version."""
         return self.tracker.manifest if self.tracker is not None and self.tracker.version else None
 
+    @property
+    def has_gpus(self) -> bool:
+        """Whether the cluster that this kernel is connected to has GPUs, real or virtual."""
+        return self._link.live is not None and bool(self._devices) and self._devices[0] != "none"
+
     def facts(self) -> Mapping[str, NameFacts]:
         """What is known of every live name, live values and stubs alike; loads nothing."""
         bindings = self.tracker.saved_bindings if self.tracker is not None else {}
@@ -247,6 +252,25 @@ class KernelSession:
             report.version, report.dirty_regions, report.total_regions, report.lazy_bytes,
             (time.monotonic() - began_s) * 1000,
         )  # fmt: skip
+
+    def roll_back(self, version: Version) -> None:
+        """Makes the live state that of `version` again, which this kernel committed before the cell that has just run.
+
+        What the cell did becomes a version of its own, between both. Raises as `commit` and `StateTracker.check_out`;
+        then the state is as the cell left it.
+        """
+        assert self.tracker is not None
+        _head, data = self.tracker.io.manifest(version)
+        if data is None:
+            raise NotFound("VERSION_UNKNOWN", f"version {version} of this session is not in the store", version=version)
+        self.changed()
+        self.commit(())
+        if self.version == version:
+            return
+        with self.rebinding():
+            self.tracker.check_out(data, new_execution_id())
+        self.runs.saved(self.version)
+        log.info("rolled_back source=%s version=%s", version, self.version)
 
     def commit_quietly(self, needed: Collection[str] | None = None) -> None:
         """As `commit`, for times when nobody waits for it: it gives way to a cell that arrives.

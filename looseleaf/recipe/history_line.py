@@ -15,10 +15,10 @@ HISTORY_MAGIC: Final = "looseleaf"
 FORGET_ALL: Final = f"%{HISTORY_MAGIC} forget"
 # Versions that `log` shows unless it is told a number.
 LOG_VERSIONS: Final = 20
-_COMMANDS: Final = ("log", "diff", "checkout", "restore", "status", "help")
+_COMMANDS: Final = ("log", "diff", "checkout", "restore", "status", "explain", "help")
 _FLAGS: Final = frozenset({"--force"})
 _VALUED: Final = frozenset({"--version", "--as", "-n"})
-_ALLOWED: Final = {"log": {"-n"}, "checkout": {"--force"}, "restore": {"--version", "--as"}}
+_ALLOWED: Final = {"log": {"-n"}, "explain": {"-n"}, "checkout": {"--force"}, "restore": {"--version", "--as"}}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class HistoryLine:
     """One command with its arguments.
 
     `versions`: as they were typed, so that -1 is the version before the newest. `names`: of `restore`; `target`: the
-    name to bind instead. `version`: of `restore`, 0 if none was named. `limit`: of `log`.
+    name to bind instead. `version`: of `restore`, 0 if none was named. `limit`: of `log` and `explain`.
     """
 
     command: str

@@ -41,11 +41,11 @@ _SHELL_CALLS = frozenset({"get_ipython"})
 _FOLLOWED = HOST_PACKAGES | sys.stdlib_module_names | frozenset(
     [
         "__main__", "builtins", "torch", "torchvision", "torchaudio", "ipywidgets", "matplotlib_inline", "ipykernel",
-        "jax", "tensorflow", "keras", "flax", "looseleaf",
+        "jax", "tensorflow", "keras", "flax", "looseleaf", "cloudpickle",
     ]
 )  # fmt: skip
 # Their use of a GPU is not seen by torch's devices.
-_UNSEEN = GPU_PACKAGES | frozenset(
+UNSEEN_PACKAGES = GPU_PACKAGES | frozenset(
     ["jax", "jaxlib", "flax", "optax", "tensorflow", "keras", "xgboost", "lightgbm", "catboost", "numba", "triton"]
 )
 
@@ -101,8 +101,8 @@ def decide_label(facts: CellFacts, closure: Closure, view: SessionView, *, devic
     if held:
         return Label(DeviceLabel.GPU, _sentence(held), 0.99, _gpu_kind(walk))
     if cue is not None:
-        seen = cue.kind != "shell" and not _device_bytes(closure, view) and not _opaque(facts, closure, view, _UNSEEN)
-        return Label(DeviceLabel.GPU, _sentence(cue.text), cue.confidence, _gpu_kind(walk), may_learn_cpu=seen)
+        unseen = cue.kind == "shell" or _device_bytes(closure, view) or _opaque(facts, closure, view, UNSEEN_PACKAGES)
+        return Label(DeviceLabel.GPU, _sentence(cue.text), cue.confidence, _gpu_kind(walk), may_learn_cpu=not unseen)
     if small:
         return Label(DeviceLabel.CPU, "It only reads small values that live on the GPU.", 0.9, GpuKind.RESIDENT)
     return _cpu(facts, closure, view, asks=walk.asks)

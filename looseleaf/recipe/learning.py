@@ -1,7 +1,7 @@
 """A cell's label, corrected or confirmed by what running such a cell has shown (design §4).
 
-A lesson belongs to a *guess*: a cell's text, the label that was derived for it and why, and the code that it reaches.
-So it says nothing once the circumstances are others, such as another value of `device`.
+A lesson belongs to a *guess*: a cell's text, the label that was derived for it, for a GPU the reason, and the code that
+it reaches. So it says nothing once the circumstances are others, such as another value of `device`.
 """
 
 from __future__ import annotations
@@ -27,8 +27,12 @@ _GUESS_CHARS: Final = 32
 
 
 def guess_of(source_hash: str, label: Label, code: Iterable[ast.AST]) -> str:
-    """A short text that is equal for equal cells, labels, reasons and definitions that the cell reaches."""
-    parts = [source_hash, str(label.label), label.reason, *sorted(map(_code_hash, code))]
+    """A short text that is equal for equal cells, labels, definitions that the cell reaches and reasons for a GPU.
+
+    Why nothing seems to use one depends on how much is known of the objects, which a run changes.
+    """
+    reason = label.reason if label.label is DeviceLabel.GPU else ""
+    parts = [source_hash, str(label.label), reason, *sorted(map(_code_hash, code))]
     return hash128("\0".join(parts).encode("utf-8", "surrogatepass")).hex()[:_GUESS_CHARS]
 
 

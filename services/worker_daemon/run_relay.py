@@ -90,7 +90,8 @@ class RunRelay:
     async def run(self) -> Body:
         """Returns the save's outcome as the protocol's `saved` map; `following` then goes on if something was left.
 
-        Raises Conflict `INTERRUPTED` if the person interrupted before the cell had a GPU; the errors of the frontend
+        Raises Conflict `INTERRUPTED` if the person interrupted before the cell had a GPU; CapacityExceeded
+        `NO_GPU_FREE` if it was to wait for none; the errors of the frontend
         and the scheduler as they are; Unavailable `HOST_LOST` if the running host cannot be reached any more.
         """
         self._waiting = asyncio.create_task(self._wait_for_lease())
@@ -145,6 +146,9 @@ class RunRelay:
                     self._recipe = news.recipe
                     await self._event("recipe", {"recipe": recipe_body(news.recipe)})
                 elif which == "queue":
+                    if not fields.boolean(self._body, "waits", True):
+                        text = "no GPU is free at once, and the cell was not to wait for one; nothing was run"
+                        raise CapacityExceeded("NO_GPU_FREE", text)
                     await self._event("queue", {"position": news.queue.position, "reason": news.queue.reason})
                 elif which == "lease":
                     lease = news.lease
@@ -269,15 +273,15 @@ def _host_lost(lease: types_pb2.Lease) -> Unavailable:
 
 def cell_text(session_id: SessionId, body: Body) -> frontend_pb2.CellText:
     """The message's cell. Raises InvalidArgument `FIELD_MALFORMED`."""
+    local_modules = fields.mapping(body, "local_modules", {})
+    if not all(isinstance(path, str) for path in local_modules.values()):
+        raise InvalidArgument("FIELD_MALFORMED", "a cell's local_modules must hold texts")
     return frontend_pb2.CellText(
         session_id=session_id,
         cell_id=fields.text(body, "cell_id", ""),
         source=fields.text(body, "source"),
-    local_modules = fields.mapping(body, "local_modules", {})
-    if not all(isinstance(path, str) for path in local_modules.values()):
-        raise InvalidArgument("FIELD_MALFORMED", "a cell's local_modules must hold texts")
         log_length=fields.integer(body, "log_length", 0),
         device_override=fields.text(body, "device_override", ""),
-    )
         environment_id=fields.text(body, "environment_id", ""),
         local_modules=local_modules,
+    )

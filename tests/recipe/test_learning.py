@@ -132,5 +132,5 @@ def test_lessons_are_bounded_and_keep_peak_and_duration() -> None:
 def test_guess_differs_by_text_label_reason_and_code() -> None:
     label = Label(CPU, "r", 0.9)
     guesses = {guess_of("a", label, ()), guess_of("b", label, ()), guess_of("a", Label(GPU, "r", 0.9), ()),
-               guess_of("a", Label(CPU, "s", 0.9), ())}  # fmt: skip
-    assert len(guesses) == 4 and guess_of("a", label, ()) in guesses
+               guess_of("a", Label(GPU, "s", 0.9), ())}  # fmt: skip
+    assert len(guesses) == 4 and guess_of("a", Label(CPU, "other", 0.8), ()) in guesses
