@@ -45,7 +45,9 @@ class MethodRules(CodeFollower):
             return UNKNOWN
         if attr == "copy" and isinstance(receiver.flag, dict):
             return receiver
-        if (receiver.resident or given.resident) and attr not in QUIET_METHODS and attr not in HOST_METHODS:
+        # A module's `train` sets a mode, a trainer's trains.
+        quiet = attr in QUIET_METHODS and receiver.family != "trainer"
+        if (receiver.resident or given.resident) and not quiet and attr not in HOST_METHODS:
             self.computes = True
         if attr in HOST_METHODS:
             return replace(receiver, resident=False, known=False, flag=None)

@@ -156,3 +156,16 @@ def test_library_works_on_the_host(ask, cells: list[str]) -> None:
 def test_label_says_what_kind_of_use_it_is(ask, cells: list[str], kind: str) -> None:
     *earlier, target = cells
     assert ask(target, *earlier).label.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("cells", "target", "kind"),
+    [
+        (["from transformers import Trainer\ntrainer = Trainer(model)"], "trainer.train()", "compute"),
+        (["import torch\nnet = torch.nn.Linear(1, 1).cuda()"], "net.train()", "resident"),
+    ],
+)
+def test_train_of_a_trainer_computes_and_of_a_module_sets_a_mode(
+    ask, cells: list[str], target: str, kind: str
+) -> None:
+    assert ask(target, *cells).label.kind == kind
