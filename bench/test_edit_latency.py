@@ -3,6 +3,9 @@
 A cell is typed a few characters at a time into a session of 200 variables, whose newest version the store has, beside a
 model on the virtual GPU. What arrives is taken by a scheduler in this process that answers at once: nothing of a
 preparation is in the figure. Edits that need no worker, as before the cell names anything, are not counted.
+
+The kernel's hop is measured with cells that need no worker: what a page's message takes to the kernel, its daemon and
+the cluster's own frontend, and back with the answer, which is more than the way to a prepare request.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ CHARS_PER_EDIT = 4
 # A pause between keystrokes that asks for a recipe (labextension); without one every edit would find a warm processor.
 PAUSE_S = 0.02
 EDIT, PARSED, CALL = "edit", "edit that parses", "one call"
+AT_KERNEL = "keystroke at the kernel"
+KEYSTROKES = 30
 TARGET = Target("time_s", 0.050, "p95 <= 50 ms", tail=True)
 SETUP = """
 import numpy as np
@@ -102,6 +107,7 @@ class Typist:
         self._address, self._listen = address, scheduler
         self._scheduler = ScriptedScheduler()
         self._edits = 0
+        self.kernel: Kernel | None = None
 
     async def open(self) -> None:
         self._server = RpcServer(self._listen)
@@ -143,6 +149,19 @@ class Typist:
                     found[PARSED].append(came_s - began_s)
         return found
 
+    def at_kernel(self, keystrokes: int) -> list[float]:
+        """Seconds from a page's message to its answer, for a cell that needs no worker."""
+        assert self.kernel is not None
+        found = []
+        for _ in range(keystrokes):
+            time.sleep(PAUSE_S)
+            self._edits += 1
+            source, began_s = f"x = [v3, f5(np.ones({self._edits}))]", time.perf_counter()
+            answer = self.kernel.prepare(source)
+            found.append(time.perf_counter() - began_s)
+            assert answer["status"] == "ok" and "needs no worker" in answer["skipped_reason"], answer
+        return found
+
     def call(self) -> float:
         """Seconds for one call of the frontend that derives nothing."""
 
@@ -176,6 +195,7 @@ def typist(tmp_path_factory: pytest.TempPathFactory, storage_cluster: Any, one_t
         stack.callback(loop.close)
         made = Typist(loop, address, scheduler)
         loop.run_until_complete(made.open())
+        made.kernel = kernel
         stack.callback(lambda: loop.run_until_complete(made.close()))
         yield made
 
@@ -184,16 +204,21 @@ def typist(tmp_path_factory: pytest.TempPathFactory, storage_cluster: Any, one_t
 def rounds(typist: Typist, smoke: bool) -> Rounds:
     text = TYPED[:120] if smoke else TYPED
     found = alternate(
-        {"typed": lambda: typist.type(text), CALL: typist.call}, rounds=1 if smoke else ROUNDS,
-        warmup_rounds=0 if smoke else 1,
+        {
+            "typed": lambda: typist.type(text),
+            CALL: lambda: [typist.call() for _ in range(2 if smoke else KEYSTROKES)],
+            AT_KERNEL: lambda: typist.at_kernel(2 if smoke else KEYSTROKES),
+        },
+        rounds=1 if smoke else ROUNDS, warmup_rounds=0 if smoke else 1,
     )  # fmt: skip
     for kind in (EDIT, PARSED):
         found.series[kind] = found.series[f"typed/{kind}"]
     return found
 
 
-@pytest.mark.parametrize("kind", [EDIT, PARSED])
+@pytest.mark.parametrize("kind", [EDIT, PARSED, AT_KERNEL])
 def test_edit_to_prepare_request(benchmark: BenchmarkFixture, rounds: Rounds, kind: str) -> None:
     assert len(rounds.values_s(EDIT)) > len(rounds.values_s(PARSED)) > 0
-    what = f"{kind}, to its prepare request at the scheduler"
+    to = "the answer that it needs no worker" if kind == AT_KERNEL else "its prepare request at the scheduler"
+    what = f"{kind}, to {to}"
     publish(benchmark, rounds, kind, what, (CALL, None), (None, TARGET), edits=len(rounds.values_s(kind)))
