@@ -14,7 +14,7 @@ import pytest
 
 from looseleaf.kv import open_kv
 
-KILLS = 6
+KILLS = 3
 BATCH_KEYS = 25
 # Writes batches of BATCH_KEYS keys for ever and prints each one's number once it was acknowledged.
 WRITER = """

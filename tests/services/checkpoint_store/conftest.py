@@ -82,11 +82,11 @@ async def region_chunks(
 class Saver:
     """One owner of a session that commits states to a `Store` in this process."""
 
-    def __init__(self, store: Store, session_id: str = "s1", host_id: str = "h1") -> None:
+    def __init__(self, store: Store, session_id: str = "s1", host_id: str = "h1", tenant: str = "") -> None:
         self.store = store
         self.session_id = session_id
         self.host_id = host_id
-        head = store.sessions.open(session_id, create=True, raise_epoch=True, title="")
+        head = store.sessions.open(session_id, create=True, raise_epoch=True, title="", tenant=tenant)
         self.epoch = head.epoch
         self.version = head.version
         self.tenant = head.tenant

@@ -53,15 +53,15 @@ class Points:
     def __init__(self, log: Log, target: int) -> None:
         self._log = log
         self._target = target
-        self.reached = 0
+        self.reached: list[str] = []
 
     def pass_(self, name: str) -> None:
         if self.at(name):
             self.die()
 
     def at(self, name: str) -> bool:
-        self.reached += 1
-        if self.reached == self._target:
+        self.reached.append(name)
+        if len(self.reached) == self._target:
             self._log.note("dies", point=name)
             return True
         return False
@@ -130,11 +130,12 @@ def open_index(path: Path, kind: str, log: Log) -> KvBackend:
 def state_of(number: int) -> State:
     """The state that a session's version `number` holds: half of it is that of the version before."""
     texts = [f"{number - number % 2}", f"{number}x", "always"]
-    return make_state(texts, texts, REGION_REPEATS)
+    state = make_state(texts, texts, REGION_REPEATS)
+    return State(state.units, {**state.regions, "zeros": bytes(REGION_REPEATS)})
 
 
 class Player:
-    """Two sessions that save, in both ways, are pruned, collected and deleted."""
+    """Sessions of two tenants that save the same, in both ways, are pruned, collected and deleted."""
 
     def __init__(self, store: Store, clock: ManualClock, log: Log) -> None:
         self._store = store
@@ -143,7 +144,7 @@ class Player:
 
     def play(self) -> None:
         first = Saver(self._store, "s-first", host_id="h-one")
-        second = Saver(self._store, "s-second", host_id="")
+        second = Saver(self._store, "s-second", host_id="", tenant="other")
         self._log.note("opened", session="s-first")
         for number in range(1, 5):
             self._save(first, number, staged=number % 2 == 0)
@@ -160,18 +161,18 @@ class Player:
         """Staged: the bytes reach the disk after the commit, as a daemon writes them behind."""
         state = state_of(number)
         if not staged:
-            self._upload(state)
+            self._upload(saver, state)
         self._log.note("saving", session=saver.session_id, version=number)
         version = saver.save(state, host_id="h-one" if staged else "")
         self._log.note("saved", session=saver.session_id, version=version, durable=not staged)
         if staged:
-            self._upload(state)
+            self._upload(saver, state)
             durable, _missing = self._store.commits.mark_durable(saver.session_id, version)
             assert durable
             self._log.note("saved", session=saver.session_id, version=version, durable=True)
 
-    def _upload(self, state: State) -> None:
-        upload = self._store.regions.begin_upload()
+    def _upload(self, saver: Saver, state: State) -> None:
+        upload = self._store.regions.begin_upload(saver.tenant, sum(map(len, state.regions.values())))
         for key, data in state.region_chunks():
             upload.add([(Region(*key), data)])
         upload.finish()
@@ -181,8 +182,8 @@ class Player:
         self._store.collector.collect()
 
 
-def play(folder: Path, kind: str, target: int) -> int:
-    """Plays until point `target` (0: to the end); returns how many points there were."""
+def play(folder: Path, kind: str, target: int) -> list[str]:
+    """Plays until point `target`, counted from 1 (0: to the end); returns the names of the points there were."""
     log = Log(folder / "log")
     points = Points(log, target)
     disk = MortalDisk(points, log)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 from looseleaf.dirty_tracker import hash128
 
@@ -26,12 +28,49 @@ def on_tcp(make_server: Callable[..., Server]) -> Server:
     return server
 
 
-def store(server: Server, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """`looseleaf store ...` of the server."""
-    folder = server.data.parent / "no-cluster"
-    environment = {**os.environ, "LOOSELEAF_DAEMON_STORE": server.address, "LOOSELEAF_DATA": str(folder)}
-    command = [sys.executable, "-m", "looseleaf.cli.main", "store", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
+# Runs the commands of each line that it reads, and answers with the exit code and what they printed: the program is
+# imported once.
+COMMANDS = """
+import contextlib, io, json, os, sys
+from looseleaf.cli.main import main
+for line in sys.stdin:
+    address, folder, arguments = json.loads(line)
+    os.environ.update(LOOSELEAF_DAEMON_STORE=address, LOOSELEAF_DATA=folder)
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(["store", *arguments])
+    print(json.dumps([code, out.getvalue(), err.getvalue()]), flush=True)
+"""
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a command ended."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+Store = Callable[..., Done]
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """`looseleaf store ...` of a server."""
+    command = [sys.executable, "-c", COMMANDS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        stdin, stdout = program.stdin, program.stdout
+        assert stdin is not None and stdout is not None
+
+        def run(server: Server, *arguments: str) -> Done:
+            asked = [server.address, str(server.data.parent / "no-cluster"), arguments]
+            stdin.write(json.dumps(asked) + "\n")
+            stdin.flush()
+            return Done(*json.loads(stdout.readline()))
+
+        yield run
+        stdin.close()
 
 
 async def save(server: Server) -> bytes:
@@ -47,12 +86,15 @@ async def save(server: Server) -> bytes:
 
 
 async def test_store_is_counted_checked_backed_up_and_restored(
-    make_server: Callable[..., Server], tmp_path: Path
+    make_server: Callable[..., Server], store: Store, tmp_path: Path
 ) -> None:
     server = on_tcp(make_server)
     manifest = await save(server)
     counts = json.loads(store(server, "stats", "--json").stdout)
     assert (counts["sessions"], counts["durable_versions"], counts["regions_on_disk"]) == (1, 1, 2)
+    assert counts["tenants"] == [
+        {"tenant": "default", "sessions": 1, "used_bytes": counts["used_bytes"], "bytes_max": counts["bytes_max"]}
+    ]
     assert "2 on the disk" in store(server, "stats").stdout
     checked = store(server, "verify")
     assert checked.returncode == 0 and "4 units and regions: 0 problem(s)" in checked.stdout, checked

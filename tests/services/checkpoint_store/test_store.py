@@ -435,5 +435,13 @@ class StoreMachine(RuleBasedStateMachine):
                         assert self.store.regions.get([Region(*key)]) == [data]
 
 
-StoreMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+StoreMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
 test_store_agrees_with_its_model_whatever_happens = StoreMachine.TestCase
+
+
+class LongStoreMachine(StoreMachine):
+    """The same for longer."""
+
+
+LongStoreMachine.TestCase.settings = settings(max_examples=600, stateful_step_count=50, deadline=None)
+test_store_agrees_with_its_model_for_long = pytest.mark.slow(pytest.mark.soak(LongStoreMachine.TestCase))
