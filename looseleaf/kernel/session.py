@@ -27,6 +27,7 @@ from looseleaf.kernel.give_way import GaveWay, GiveWay
 from looseleaf.kernel.holders import Holders
 from looseleaf.kernel.link import DaemonLink, Welcome
 from looseleaf.kernel.live_facts import LiveFacts, SavedFacts
+from looseleaf.kernel.lost_versions import lost_text
 from looseleaf.kernel.run_log import RunLog
 from looseleaf.kernel.threads import LeftThreads
 from looseleaf.kernel_config import ConfigError, KernelConfig
@@ -296,13 +297,22 @@ class KernelSession:
     def _take_head(self) -> None:
         before = self.version
         self._advance(Version(0))
-        if before and self.version != before and (source := self._checked_out()):
+        if self.version < before:
+            self._fell_back(before)
+        elif before and self.version != before and (source := self._checked_out()):
             self.runs.check_out(source, self.version)
             self._moved = (
                 f"LooseLeaf: this session was taken back to version {source} from outside; its variables are those of "
                 f"that version now. `%looseleaf checkout {self.version - 1}` goes back; what this kernel had not saved "
                 "by then is gone\n"
             )
+
+    def _fell_back(self, before: Version) -> None:
+        """The store has lost the versions from here to `before`, and with them what their cells did."""
+        lost = range(self.version + 1, before + 1)
+        cells = [cell for version in lost for cell in self.runs.cells_of(version)]
+        self.runs.check_out(self.version, self.version)
+        self._moved = lost_text(self.version, len(lost), cells)
 
     def _checked_out(self) -> int:
         return checked_out_version(self.manifest) if self.manifest is not None else 0
