@@ -7,6 +7,7 @@ their arguments. Every loop body is followed once. A guess with reasons; the dev
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -17,6 +18,11 @@ from looseleaf.recipe.tree import UNPARSEABLE, Handlers
 from looseleaf.recipe.values import UNKNOWN, Value, chooses_gpu, is_gpu_name, join, known
 
 Lookup = Callable[[str], Value]
+
+_ASKS_FOR_GPUS = re.compile(
+    r"\b(is_available|device_count|list_physical_devices|(local_)?devices\(|get_device_(name|properties|capability)|"
+    r"mem_get_info|default_backend)"
+)
 
 
 class DeviceWalk(OutsideRules):
@@ -123,7 +129,9 @@ class DeviceWalk(OutsideRules):
             walk.run(ast.parse(program))
         except UNPARSEABLE:
             return None
-        return walk.best_cue()
+        # No question of another process is answered for the pool.
+        asks = walk.asks and _ASKS_FOR_GPUS.search(program) is not None
+        return walk.best_cue() or (DeviceCue("it asks for a GPU", 0.8) if asks else None)
 
     # Statements.
 

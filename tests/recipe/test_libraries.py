@@ -74,6 +74,7 @@ MODEL = "m = keras.Sequential([keras.layers.Dense(2)])"
         [TORCH, "m = nn.Linear(2, 2).cuda()\nP = 'a.pt'\ntorch.save(m.state_dict(), P)", "s = torch.load(P)"],
         [TORCH, "m = nn.Linear(2, 2).cuda()", "torch.save(m, out / 'a')", "s = torch.load(out / 'a')"],
         # shell
+        ["!python -c \"import torch; print(torch.cuda.is_available())\""],
         ["!python train.py --epochs 3"],
         ["%%bash\npython -m torch.distributed.launch x.py"],
         ["!torchrun x.py"],
@@ -127,6 +128,7 @@ def test_library_uses_the_gpu(ask, cells: list[str]) -> None:
         ["!python train.py --device cpu"],
         ["!python train.py --no-cuda"],
         ["!python -c \"import torch; print(torch.version.cuda)\""],
+        ["!python -c \"import torch; print(torch.device('cpu'))\""],
         ["%%writefile train.py\nprint('nothing')", "!python train.py"],
         ["!pip install cupy-cuda12x"],
     ],
@@ -145,6 +147,9 @@ def test_library_works_on_the_host(ask, cells: list[str]) -> None:
         (["!nvidia-smi"], "shell"),
         (["!nvcc --version"], "shell"),
         (["!python train.py"], "shell"),
+        # in a process of its own nobody answers for the pool
+        (["!python -c \"import torch; print(torch.cuda.is_available())\""], "shell"),
+        (["%%writefile a.py\nimport torch\nprint(torch.cuda.device_count())", "!python a.py"], "shell"),
         ([TORCH, "m = nn.Linear(2, 2).cuda()", "o = torch.optim.SGD(m.parameters())"], "resident"),
         ([TORCH, "m = nn.Linear(2, 2).cuda()", "print(m)"], "resident"),
         ([TORCH, "m = nn.Linear(2, 2).cuda()", "m(x)"], "compute"),
