@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Collection
 from typing import Any
@@ -20,6 +21,7 @@ log = structlog.get_logger()
 
 CALL_TIMEOUT_S = 5.0
 HOSTS_CACHE_S = 5.0
+POOL_GPU_TIMEOUT_S = 1.0
 
 
 class Heartbeat:
@@ -114,6 +116,11 @@ class Heartbeat:
         return self._hosts
 
     async def pool_gpu(self) -> GpuDescription | None:
-        """What the pool's GPUs are, as far as a live host told; at most `HOSTS_CACHE_S` old."""
-        await self.addresses()
+        """What the pool's GPUs are, as far as a live host told; at most `HOSTS_CACHE_S` old.
+
+        Older, or not known, if the scheduler does not say within `POOL_GPU_TIMEOUT_S`: a kernel waits for it.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(POOL_GPU_TIMEOUT_S):
+                await self.addresses()
         return self._gpu

@@ -29,6 +29,8 @@ class FakeScheduler:
     at_once: int = 0
     at_once_max: int = 0
     pools_asked: int = 0
+    silent: bool = False
+    gpu: pb.GpuDescription | None = None
 
     async def Heartbeat(self, _request: pb.HeartbeatRequest, *, timeout_s: float) -> pb.HeartbeatResponse:
         self.at_once += 1
@@ -42,10 +44,14 @@ class FakeScheduler:
 
     async def GetPool(self, _request: pb.GetPoolRequest, *, timeout_s: float) -> pb.GetPoolResponse:
         self.pools_asked += 1
+        if self.silent:
+            await asyncio.Event().wait()
         if self.errors:
             raise self.errors.pop(0)
         states = [
-            pb.HostState(host=types_pb2.HostAddress(host_id=name, address=address), liveness="alive")
+            pb.HostState(
+                host=types_pb2.HostAddress(host_id=name, address=address), liveness="alive", gpu_count=1, gpu=self.gpu
+            )
             for name, address in self.hosts.items()
         ]
         dead = pb.HostState(host=types_pb2.HostAddress(host_id="h9", address="unix:/h9"), liveness="dead")
@@ -152,3 +158,17 @@ def test_snapshot_fault_is_not_hidden(scheduler: FakeScheduler, leases: LeaseTab
 
     with pytest.raises(ZeroDivisionError):
         asyncio.run(Heartbeat(scheduler, fail, leases, 1.0).send())
+
+
+async def test_gpu_of_the_pool_is_told_and_kept_while_the_scheduler_is_silent(
+    heartbeat: Heartbeat, scheduler: FakeScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler.hosts = {"h0": "unix:/h0"}
+    scheduler.gpu = pb.GpuDescription(name="NVIDIA H100", memory_bytes=80 << 30, major=9, multi_processors=132)
+    found = await within(heartbeat.pool_gpu())
+    assert found is not None and (found.name, found.major) == ("NVIDIA H100", 9)
+    monkeypatch.setattr(heartbeat_module, "HOSTS_CACHE_S", -1.0)
+    monkeypatch.setattr(heartbeat_module, "POOL_GPU_TIMEOUT_S", 0.01)
+    scheduler.silent = True
+    assert await within(heartbeat.pool_gpu()) == found
+    assert scheduler.pools_asked == 2
