@@ -110,6 +110,9 @@ class KernelConfig:
     # State is also saved when nothing needs it yet: while the kernel is idle, and at its end. Without, only a GPU cell
     # or a preparation saves, as suits a notebook whose session ends with its run.
     commit_idle: bool = True
+    # Saves compare all memory byte by byte with a copy that is kept of it: twice the memory, some times as slow.
+    # Workers read this, too: from the same TOML files, or from the environment of the cluster.
+    paranoid: bool = False
     # A list in TOML, separated by commas in the variable; empty: none is kept out.
     secret_names: tuple[str, ...] = SECRET_NAMES
     log_level: str = "warning"

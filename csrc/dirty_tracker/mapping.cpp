@@ -55,24 +55,31 @@ PrivateMapping::PrivateMapping(const std::vector<MappedPart>& parts) {
     total += parts[i].length;
   }
   if (total == 0) return;
+  const std::vector<MappedPart> runs = merged(parts);
   const std::size_t reserved = round_up_to_page(total);
-  // NORESERVE: the pages are shared until written, so they must not count as memory that this process will need.
-  void* const base = LOOSELEAF_CHECK(mmap, nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  data_ = static_cast<std::uint8_t*>(base);
-  reserved_ = reserved;
-  size_ = total;
+  // A single run needs no range set aside for it.
+  if (runs.size() > 1) {
+    // NORESERVE: the pages are shared until written, so they must not count as memory that this process will need.
+    void* const base =
+        LOOSELEAF_CHECK(mmap, nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    data_ = static_cast<std::uint8_t*>(base);
+  }
   std::size_t at = 0;
   try {
-    for (const MappedPart& part : merged(parts)) {
-      LOOSELEAF_CHECK(mmap, data_ + at, part.length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, part.fd,
-                      static_cast<off_t>(part.offset));
-      at += part.length;
+    for (const MappedPart& run : runs) {
+      const int where = data_ == nullptr ? 0 : MAP_FIXED;
+      void* const shown = LOOSELEAF_CHECK(mmap, data_ + at, run.length, PROT_READ | PROT_WRITE,
+                                          MAP_PRIVATE | MAP_NORESERVE | where, run.fd, static_cast<off_t>(run.offset));
+      if (data_ == nullptr) data_ = static_cast<std::uint8_t*>(shown);
+      at += run.length;
       ++map_count_;
     }
   } catch (...) {
-    munmap(data_, reserved_);
+    if (data_ != nullptr) munmap(data_, reserved);
     throw;
   }
+  reserved_ = reserved;
+  size_ = total;
 }
 
 PrivateMapping::PrivateMapping(PrivateMapping&& other) noexcept

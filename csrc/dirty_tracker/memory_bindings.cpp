@@ -87,12 +87,38 @@ struct BufferProtocol {
   }
 };
 
-Mapping map_parts(const std::vector<std::tuple<int, std::size_t, std::size_t>>& parts) {
+using PartRow = std::tuple<int, std::size_t, std::size_t>;
+
+Mapping map_parts(const std::vector<PartRow>& parts) {
   std::vector<MappedPart> native;
   native.reserve(parts.size());
   for (const auto& [fd, offset, length] : parts) native.push_back({fd, offset, length});
   const py::gil_scoped_release unlocked;
   return Mapping("MappedRegions", PrivateMapping(native));
+}
+
+// `counts` cuts `parts` into the parts of each mapping. Where one fails, none stays mapped.
+py::list map_many(const std::vector<PartRow>& parts, const std::vector<std::size_t>& counts) {
+  std::vector<PrivateMapping> mapped;
+  mapped.reserve(counts.size());
+  {
+    const py::gil_scoped_release unlocked;
+    std::size_t at = 0;
+    for (const std::size_t count : counts) {
+      if (count > parts.size() - at) throw InvalidInput("PARTS_MISCOUNTED", "there are fewer parts than are counted");
+      std::vector<MappedPart> native;
+      native.reserve(count);
+      for (const std::size_t end = at + count; at < end; ++at) {
+        const auto& [fd, offset, length] = parts[at];
+        native.push_back({fd, offset, length});
+      }
+      mapped.emplace_back(native);
+    }
+    if (at != parts.size()) throw InvalidInput("PARTS_MISCOUNTED", "there are more parts than are counted");
+  }
+  py::list out;
+  for (PrivateMapping& one : mapped) out.append(py::cast(Mapping("MappedRegions", std::move(one))));
+  return out;
 }
 
 void populate(Mapping& object) {
@@ -164,6 +190,7 @@ void bind_segment(py::module_& module) {
 void bind_memory(py::module_& module) {
   bind_mapping(module);
   bind_segment(module);
+  module.def("map_many", &map_many, py::arg("parts"), py::arg("counts"));
   module.def("copy_into", &copy_into, py::arg("dst"), py::arg("dst_offset"), py::arg("src"), py::arg("src_offset"),
              py::arg("length"));
 }

@@ -15,7 +15,7 @@ namespace looseleaf::dirty_tracker {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::milliseconds kPollInterval{50};
+constexpr std::chrono::milliseconds kPollInterval{3};
 
 }  // namespace
 

@@ -15,8 +15,7 @@ from looseleaf.checkpoint import unit_format
 from looseleaf.checkpoint.bundles import Bundle, parse_name
 from looseleaf.checkpoint.components import components
 from looseleaf.checkpoint.loaded_memory import LoadedMemory
-from looseleaf.checkpoint.manifest import ALGORITHM_XXH3, Manifest, PayloadEntry, UnitEntry
-from looseleaf.checkpoint.memory import CPU
+from looseleaf.checkpoint.manifest import ALGORITHM_XXH3, Manifest, PayloadEntry, UnitEntry, region_ids
 from looseleaf.checkpoint.persons_code import BreakOff, import_error, restore_error
 from looseleaf.checkpoint.rebuild import module_attribute
 from looseleaf.checkpoint.state_io import StateIO
@@ -267,17 +266,17 @@ class Loader:
         if mapped is None:
             mapped = self._io.map_regions(entry.regions) if entry.size_bytes else bytearray()
         self.mapped_bytes += entry.size_bytes
-        if memoryview(mapped).nbytes != entry.size_bytes:
-            text = f"a saved block has {memoryview(mapped).nbytes} bytes, not {entry.size_bytes}"
-            raise Corrupt("PAYLOAD_DAMAGED", text)
+        size_bytes = mapped.size_bytes if isinstance(mapped, MappedRegions) else memoryview(mapped).nbytes
+        if size_bytes != entry.size_bytes:
+            raise Corrupt("PAYLOAD_DAMAGED", f"a saved block has {size_bytes} bytes, not {entry.size_bytes}")
         if entry.kind == "bytes":
             return bytes(mapped)
         if entry.kind == "bytearray":
             return bytearray(mapped)
-        on_host = (entry.device, entry.algorithm, entry.region_bytes) == (CPU, ALGORITHM_XXH3, REGION_BYTES)
-        if isinstance(mapped, MappedRegions) and on_host:
-            # The next save reads only what is written from now on.
-            note_restored(mapped, b"".join(ref.region_id for ref in entry.regions))
+        has_ids_of_saves = (entry.algorithm, entry.region_bytes) == (ALGORITHM_XXH3, REGION_BYTES)
+        if isinstance(mapped, MappedRegions) and has_ids_of_saves:
+            # The next save reads only what is written from now on; of a virtual device too, whose memory this is.
+            note_restored(mapped, region_ids(entry.regions))
         return LoadedMemory.of_mapping(mapped, entry.size_bytes, entry.device, payload_id)
 
 

@@ -17,12 +17,12 @@ from looseleaf.checkpoint.manifest_model import (
     Flag,
     Manifest,
     PayloadEntry,
+    RegionList,
     RegionRef,
     UnitEntry,
     UnitHeader,
     Unsaved,
-    region_lengths,
-    region_refs_of,
+    region_ids,
 )
 
 __all__ = [
@@ -39,12 +39,12 @@ __all__ = [
     "Flag",
     "Manifest",
     "PayloadEntry",
+    "RegionList",
     "RegionRef",
     "UnitEntry",
     "UnitHeader",
     "Unsaved",
     "decode_manifest",
     "encode_manifest",
-    "region_lengths",
-    "region_refs_of",
+    "region_ids",
 ]

@@ -38,11 +38,12 @@ from looseleaf.checkpoint.manifest_model import (
     Flag,
     Manifest,
     PayloadEntry,
+    RegionList,
     RegionRef,
     UnitEntry,
     UnitHeader,
     Unsaved,
-    region_refs_of,
+    region_ids,
 )
 from looseleaf.dirty_tracker import hash128
 from looseleaf.errors import Corrupt, InvalidArgument, LooseLeafError
@@ -111,7 +112,7 @@ def decode_manifest(data: bytes | bytearray | memoryview) -> Manifest:
 def _unit_fields(entry: UnitEntry) -> list[Any]:
     h = entry.header
     return [
-        entry.hash, entry.size_bytes, _region_ids(entry.regions),
+        entry.hash, entry.size_bytes, region_ids(entry.regions),
         list(h.refs), list(h.payloads), list(h.modules), list(h.global_names), h.kind, h.type_name, h.type_module,
         h.preview, h.length, None if h.shape is None else list(h.shape), h.dtype, h.device,
         [[device, size_bytes] for device, size_bytes in sorted(h.device_bytes.items())],
@@ -121,13 +122,9 @@ def _unit_fields(entry: UnitEntry) -> list[Any]:
 
 def _payload_fields(entry: PayloadEntry) -> list[Any]:
     return [
-        entry.kind, entry.device, entry.size_bytes, entry.algorithm, entry.region_bytes, _region_ids(entry.regions),
+        entry.kind, entry.device, entry.size_bytes, entry.algorithm, entry.region_bytes, region_ids(entry.regions),
         entry.lazy_at,
     ]  # fmt: skip
-
-
-def _region_ids(regions: Sequence[RegionRef]) -> bytes:
-    return b"".join(ref.region_id for ref in regions)
 
 
 def _read_body(value: Any, format_: int) -> Manifest:
@@ -207,7 +204,7 @@ def _read_units(value: Any) -> dict[UnitId, UnitEntry]:
         ids = _bytes(f[3], "unit regions")
         if bool(ids) != (size_bytes >= INLINE_UNIT_BYTES_MAX):
             _corrupt("REGIONS", f"unit {unit_id} is stored inline exactly if it is below {INLINE_UNIT_BYTES_MAX} bytes")
-        regions = _regions(ids, size_bytes, REGION_BYTES) if ids else ()
+        regions: Sequence[RegionRef] = _regions(ids, size_bytes, REGION_BYTES) if ids else ()
         unit_hash = _bytes(f[1], "unit hash", (HASH_BYTES,))
         units[UnitId(unit_id)] = UnitEntry(unit_hash, size_bytes, regions, _read_header(f[4:]))
     return units
@@ -256,7 +253,7 @@ def _read_payloads(value: Any, field_count: int) -> dict[PayloadId, PayloadEntry
         lazy_at = Version(_number(f[7], "payload kept at") if len(f) > 7 else 0)
         if lazy_at and (ids or not size_bytes):
             _corrupt("REGIONS", f"payload {payload_id} was kept back and has regions, or has nothing to keep back")
-        regions = () if lazy_at else _regions(ids, size_bytes, region_bytes)
+        regions: Sequence[RegionRef] = () if lazy_at else _regions(ids, size_bytes, region_bytes)
         payloads[PayloadId(payload_id)] = PayloadEntry(
             kind, _text(f[2], "device"), size_bytes, _text(f[4], "algorithm"), region_bytes, regions, lazy_at
         )
@@ -274,10 +271,10 @@ def _read_unsaved(value: Any) -> tuple[Unsaved, ...]:
     return tuple(entries)
 
 
-def _regions(ids: bytes, size_bytes: int, region_bytes: int) -> tuple[RegionRef, ...]:
+def _regions(ids: bytes, size_bytes: int, region_bytes: int) -> RegionList:
     if len(ids) != HASH_BYTES * -(-size_bytes // region_bytes):
         _corrupt("REGIONS", f"{len(ids)} bytes of ids do not fit {size_bytes} bytes in regions of {region_bytes}")
-    return region_refs_of(ids, size_bytes, region_bytes)
+    return RegionList(ids, size_bytes, region_bytes)
 
 
 def _array_max(value: Any, what: str, count_max: int) -> list[Any]:

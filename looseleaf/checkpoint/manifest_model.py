@@ -6,9 +6,9 @@ the regions that hold their bytes. Nothing here needs torch, numpy or the user's
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, overload
 
 from looseleaf.ids import CellId, Epoch, ExecutionId, PayloadId, SessionId, UnitId, Version
 from looseleaf.units import KIB, MIB
@@ -43,6 +43,65 @@ class RegionRef:
 
     region_id: bytes
     length_bytes: int
+
+
+class RegionList(Sequence[RegionRef]):
+    """RegionRefs from their concatenated 16-byte ids; each is made when it is asked for.
+
+    Region i covers bytes [i * region_bytes, min((i + 1) * region_bytes, size_bytes)). A state has hundreds of them, and
+    most saves and restores need no more of them than the ids in a row.
+    """
+
+    __slots__ = ("ids", "region_bytes", "size_bytes")
+
+    def __init__(self, ids: bytes, size_bytes: int, region_bytes: int) -> None:
+        count = -(-size_bytes // region_bytes)
+        if len(ids) != count * HASH_BYTES:
+            raise ValueError(f"{len(ids)} bytes of ids for {count} regions")
+        self.ids = ids
+        self.size_bytes = size_bytes
+        self.region_bytes = region_bytes
+
+    def __len__(self) -> int:
+        return len(self.ids) // HASH_BYTES
+
+    @overload
+    def __getitem__(self, index: int) -> RegionRef: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[RegionRef, ...]: ...
+    def __getitem__(self, index: int | slice) -> RegionRef | tuple[RegionRef, ...]:
+        """One RegionRef, or a tuple of some."""
+        if isinstance(index, slice):
+            return tuple(self[place] for place in range(*index.indices(len(self))))
+        place = range(len(self))[index]
+        start = place * self.region_bytes
+        length = min(self.region_bytes, self.size_bytes - start)
+        return RegionRef(self.ids[place * HASH_BYTES : (place + 1) * HASH_BYTES], length)
+
+    def __iter__(self) -> Iterator[RegionRef]:
+        return (RegionRef(region_id, length) for region_id, length in self.rows())
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, RegionList):
+            mine = (self.ids, self.size_bytes, self.region_bytes)
+            return mine == (other.ids, other.size_bytes, other.region_bytes)
+        return isinstance(other, tuple) and tuple(self) == other
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def rows(self) -> list[tuple[bytes, int]]:
+        """(id, length in bytes) of each, as messages name regions."""
+        ids, full = self.ids, self.region_bytes
+        found = [(ids[at : at + HASH_BYTES], full) for at in range(0, len(ids), HASH_BYTES)]
+        if found:
+            found[-1] = (found[-1][0], self.size_bytes - (len(found) - 1) * full)
+        return found
+
+
+def region_ids(regions: Sequence[RegionRef]) -> bytes:
+    """The ids in a row."""
+    return regions.ids if isinstance(regions, RegionList) else b"".join(ref.region_id for ref in regions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +142,7 @@ class UnitEntry:
 
     hash: bytes
     size_bytes: int
-    regions: tuple[RegionRef, ...]
+    regions: Sequence[RegionRef]
     header: UnitHeader
 
 
@@ -101,7 +160,7 @@ class PayloadEntry:
     size_bytes: int
     algorithm: str
     region_bytes: int
-    regions: tuple[RegionRef, ...]
+    regions: Sequence[RegionRef]
     lazy_at: Version = Version(0)
 
     @property
@@ -244,18 +303,3 @@ class Manifest:
         if names is None or not self.lazy_bytes():
             return self.lazy_bytes() > 0
         return any(self.payloads[payload_id].is_lazy for payload_id in self.closure(names).payloads)
-
-
-def region_lengths(size_bytes: int, region_bytes: int) -> Iterator[int]:
-    """Lengths in bytes of the regions that `size_bytes` are cut into; only the last may be shorter."""
-    for start in range(0, size_bytes, region_bytes):
-        yield min(region_bytes, size_bytes - start)
-
-
-def region_refs_of(ids: bytes, size_bytes: int, region_bytes: int) -> tuple[RegionRef, ...]:
-    """RegionRefs from concatenated 16-byte ids, one for each region of `size_bytes`."""
-    lengths = region_lengths(size_bytes, region_bytes)
-    return tuple(
-        RegionRef(ids[i : i + HASH_BYTES], length)
-        for i, length in zip(range(0, len(ids), HASH_BYTES), lengths, strict=True)
-    )

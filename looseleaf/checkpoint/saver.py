@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any
 
 from looseleaf.checkpoint.capture import Captured
 from looseleaf.checkpoint.code_names import names_read_by
@@ -13,26 +12,23 @@ from looseleaf.checkpoint.drafts import Draft, header_of
 from looseleaf.checkpoint.lazy import Budget
 from looseleaf.checkpoint.manifest import (
     ALGORITHM_XXH3,
-    HASH_BYTES,
     Manifest,
     PayloadEntry,
+    RegionList,
     RegionRef,
     UnitEntry,
     decode_manifest,
     encode_manifest,
-    region_refs_of,
+    region_ids,
 )
-from looseleaf.checkpoint.memory import CPU, Block
+from looseleaf.checkpoint.memory import Block
+from looseleaf.checkpoint.paranoid import Shadows
+from looseleaf.checkpoint.payload_hashes import Hashed, hash_blocks, hash_bytes
 from looseleaf.checkpoint.state_io import StateIO
-from looseleaf.dirty_tracker import HASH_THREADS_MAX, dirty_regions, hash128, region_hashes, restored_at
+from looseleaf.dirty_tracker import hash128
 from looseleaf.errors import Corrupt, Timeout, Unavailable
 from looseleaf.ids import PayloadId, UnitId, Version
-from looseleaf.units import INLINE_UNIT_BYTES_MAX, MIB, REGION_BYTES
-
-# Below this, starting threads costs more than they save.
-_THREADED_HASH_BYTES_MIN: Final = 64 * MIB
-# No cell that arrives waits for more than one such part to be hashed: some 3 ms.
-_HASH_PART_BYTES: Final = 32 * REGION_BYTES
+from looseleaf.units import INLINE_UNIT_BYTES_MAX, REGION_BYTES
 
 
 @dataclass
@@ -50,8 +46,11 @@ class Moves:
 class VersionBuilder:
     """The unit and payload tables of a new version on top of `base`."""
 
-    def __init__(self, base: Manifest, captured: Captured, *, copy_dirty: bool = False) -> None:
+    def __init__(
+        self, base: Manifest, captured: Captured, *, copy_dirty: bool = False, shadows: Shadows | None = None
+    ) -> None:
         self._base = base
+        self._shadows = shadows
         self._captured = captured
         self._copy_dirty = copy_dirty
         self._known_hashes = {entry.hash for entry in base.units.values() if not entry.regions}
@@ -60,6 +59,8 @@ class VersionBuilder:
         self.moves = Moves()
         self.units: dict[UnitId, UnitEntry] = {}
         self.payloads: dict[PayloadId, PayloadEntry] = {}
+        # For `Shadows.publish`, where there are some.
+        self.checked: dict[PayloadId, Hashed] = {}
 
     def build(self, heads: Iterable[UnitId], needed: Container[PayloadId] | None, budget: Budget) -> None:
         """Fills `units`, `payloads` and `moves` with all that `heads` reach.
@@ -123,52 +124,64 @@ class VersionBuilder:
         self, payload_ids: list[PayloadId], needed: Container[PayloadId] | None, budget: Budget
     ) -> None:
         found: dict[PayloadId, PayloadEntry] = {}
-        others = []
+        wanted: dict[PayloadId, Block] = {}
+        others: dict[PayloadId, Block] = {}
         for payload_id in payload_ids:
             block = self._blocks.get(payload_id)
             if block is None:
                 found[payload_id] = self._base.payloads[payload_id]
             # Memory that pickling itself makes cannot be kept: with the pickler it is gone.
             elif needed is None or payload_id in needed or block.is_late:
-                found[payload_id] = self._payload(payload_id, block)
+                wanted[payload_id] = block
             else:
-                others.append((payload_id, block))
-        # Small ones first: as many as can be are complete.
-        for payload_id, block in sorted(others, key=lambda other: other[1].size_bytes):
-            found[payload_id] = self._payload_within(budget, payload_id, block)
+                others[payload_id] = block
+        for payload_id, hashed in self._hash(wanted):
+            found[payload_id] = self._complete(payload_id, wanted[payload_id], hashed)
+        if others:
+            found.update(self._payloads_within(budget, others))
         self.payloads = {payload_id: found[payload_id] for payload_id in payload_ids}
 
-    def _payload_within(self, budget: Budget, payload_id: PayloadId, block: Block) -> PayloadEntry:
-        """The complete entry if that fits into the budget, else a lazy one."""
-        is_new = not self._comparable_ids(payload_id, block)
-        fits = budget.may_hash(block.size_bytes) and (not is_new or budget.may_move(block.size_bytes))
-        if fits:
-            hashed = self._hash(payload_id, block)
+    def _payloads_within(self, budget: Budget, blocks: Mapping[PayloadId, Block]) -> dict[PayloadId, PayloadEntry]:
+        """Complete entries of those that fit into the budget, lazy ones of the others."""
+        found: dict[PayloadId, PayloadEntry] = {}
+        to_hash: dict[PayloadId, Block] = {}
+        # Small ones first: as many as can be are complete.
+        for payload_id, block in sorted(blocks.items(), key=lambda item: item[1].size_bytes):
+            is_new = not self._comparable_ids(payload_id, block)
+            if budget.may_hash(block.size_bytes) and (not is_new or budget.may_move(block.size_bytes)):
+                to_hash[payload_id] = block
+            else:
+                found[payload_id] = self._lazy(block)
+        for payload_id, hashed in self._hash(to_hash):
+            block = to_hash[payload_id]
+            is_new = not self._comparable_ids(payload_id, block)
             if is_new or budget.may_move(len(hashed.dirty) * REGION_BYTES):
-                return self._complete(payload_id, block, hashed)
+                found[payload_id] = self._complete(payload_id, block, hashed)
+            else:
+                found[payload_id] = self._lazy(block)
+        return found
+
+    def _lazy(self, block: Block) -> PayloadEntry:
         version = Version(self._base.version + 1)
         return PayloadEntry(block.kind, block.device, block.size_bytes, ALGORITHM_XXH3, REGION_BYTES, (), version)
-
-    def _payload(self, payload_id: PayloadId, block: Block) -> PayloadEntry:
-        return self._complete(payload_id, block, self._hash(payload_id, block))
 
     def _comparable_ids(self, payload_id: PayloadId, block: Block) -> bytes:
         """Ids of the regions that the base has of this payload, cut as they are now; else none."""
         old = self._base.payloads.get(payload_id)
         comparable = old is not None and old.size_bytes == block.size_bytes and old.region_bytes == REGION_BYTES
-        return _ids_of(old.regions) if old is not None and comparable else b""
+        return region_ids(old.regions) if old is not None and comparable else b""
 
-    def _hash(self, payload_id: PayloadId, block: Block) -> _Hashed:
-        data = block.read()
-        ids = _ids_of_block(block, data)
-        dirty = dirty_regions(ids, self._comparable_ids(payload_id, block))
-        copies: dict[int, bytes] = {}
-        if self._copy_dirty:
-            ids, copies = _stable(data, ids, dirty)
-        return _Hashed(data, ids, dirty, copies)
+    def _hash(self, blocks: Mapping[PayloadId, Block]) -> Iterator[tuple[PayloadId, Hashed]]:
+        with_ids = [(block, self._comparable_ids(payload_id, block)) for payload_id, block in blocks.items()]
+        for payload_id, (block, last), found in zip(blocks, with_ids, hash_blocks(with_ids), strict=True):
+            hashed = found if self._shadows is None else self._shadows.checked(payload_id, block, found, last)
+            hashed = hashed.with_copies() if self._copy_dirty else hashed
+            if self._shadows is not None:
+                self.checked[payload_id] = hashed
+            yield payload_id, hashed
 
-    def _complete(self, payload_id: PayloadId, block: Block, hashed: _Hashed) -> PayloadEntry:
-        refs = region_refs_of(hashed.ids, len(hashed.data), REGION_BYTES)
+    def _complete(self, payload_id: PayloadId, block: Block, hashed: Hashed) -> PayloadEntry:
+        refs = RegionList(hashed.ids, len(hashed.data), REGION_BYTES)
         self.moves.total_regions += len(refs)
         self.moves.dirty_regions += len(hashed.dirty)
         self._move_regions(refs, hashed)
@@ -183,84 +196,20 @@ class VersionBuilder:
         if old is not None and old.hash == unit_hash and old.size_bytes == len(draft.data):
             return old if old.header == header else replace(old, header=header)
         self.moves.units_written += 1
-        regions: tuple[RegionRef, ...] = ()
+        regions: Sequence[RegionRef] = ()
         if len(draft.data) >= INLINE_UNIT_BYTES_MAX:
             data = memoryview(draft.data)
-            ids = _hash_interruptibly(data)
-            regions = region_refs_of(ids, len(data), REGION_BYTES)
-            old_ids = _ids_of(old.regions) if old is not None else b""
-            self._move_regions(regions, _Hashed(data, ids, dirty_regions(ids, old_ids), {}))
+            hashed = hash_bytes(data, region_ids(old.regions) if old is not None else b"")
+            regions = RegionList(hashed.ids, len(data), REGION_BYTES)
+            self._move_regions(regions, hashed)
         elif unit_hash not in self._known_hashes:
             self.moves.units[unit_hash] = draft.data
         return UnitEntry(unit_hash, len(draft.data), regions, header)
 
-    def _move_regions(self, refs: tuple[RegionRef, ...], hashed: _Hashed) -> None:
+    def _move_regions(self, refs: RegionList, hashed: Hashed) -> None:
         for index in hashed.dirty:
             ref = refs[index]
             self.moves.regions.setdefault(ref.region_id, (ref, hashed.region(index)))
-
-
-@dataclass
-class _Hashed:
-    """Memory, the ids of its regions in one row, and which of them are dirty. `copies`: regions as they were hashed."""
-
-    data: memoryview
-    ids: bytes
-    dirty: list[int]
-    copies: Mapping[int, bytes]
-
-    def region(self, index: int) -> memoryview:
-        """The bytes to move."""
-        copy = self.copies.get(index)
-        return _region(self.data, index) if copy is None else memoryview(copy)
-
-
-def _region(data: memoryview, index: int) -> memoryview:
-    return data[index * REGION_BYTES : (index + 1) * REGION_BYTES]
-
-
-def _ids_of(regions: tuple[RegionRef, ...]) -> bytes:
-    return b"".join(ref.region_id for ref in regions)
-
-
-def _ids_of_block(block: Block, data: memoryview) -> bytes:
-    """Ids of the regions. Of restored memory only what was written since is hashed: the rest shows its slots still."""
-    restored = restored_at(block.address, block.size_bytes) if (block.device, block.kind) == (CPU, "memory") else None
-    written = None if restored is None else restored.written()
-    if restored is None or written is None:
-        return _hash_interruptibly(data)
-    ids = bytearray(restored.table)
-    for first, stop in _runs(written):
-        ids[first * HASH_BYTES : stop * HASH_BYTES] = _hash_interruptibly(
-            data[first * REGION_BYTES : stop * REGION_BYTES]
-        )
-    return bytes(ids)
-
-
-def _runs(indices: list[int]) -> Iterator[tuple[int, int]]:
-    """Ascending indices as pairs of a first one and the one behind the last of a run."""
-    for position, index in enumerate(indices):
-        if position == 0 or indices[position - 1] + 1 != index:
-            first = index
-        if position + 1 == len(indices) or indices[position + 1] != index + 1:
-            yield first, index + 1
-
-
-def _hash_interruptibly(data: memoryview) -> bytes:
-    """Ids of the regions; between the parts a commit can be broken off."""
-    threads = min(HASH_THREADS_MAX, os.cpu_count() or 1) if len(data) >= _THREADED_HASH_BYTES_MIN else 1
-    parts = [data[start : start + _HASH_PART_BYTES] for start in range(0, len(data), _HASH_PART_BYTES)]
-    return b"".join([region_hashes(part, region_bytes=REGION_BYTES, threads=threads) for part in parts])
-
-
-def _stable(data: memoryview, ids: bytes, dirty: list[int]) -> tuple[bytes, dict[int, bytes]]:
-    """Copies of the dirty regions, hashed again: somebody writes to this memory while it is saved."""
-    fresh = bytearray(ids)
-    copies = {}
-    for index in dirty:
-        copies[index] = bytes(_region(data, index))
-        fresh[index * HASH_BYTES : (index + 1) * HASH_BYTES] = hash128(copies[index])
-    return bytes(fresh), copies
 
 
 def move(io: StateIO, moves: Moves) -> None:

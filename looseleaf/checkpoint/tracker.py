@@ -16,6 +16,7 @@ from looseleaf.checkpoint.lazy import NOT_COMMITTED, Budget
 from looseleaf.checkpoint.loader import Loader
 from looseleaf.checkpoint.manifest import Manifest, UnitHeader, Unsaved, decode_manifest
 from looseleaf.checkpoint.memory import raw_access
+from looseleaf.checkpoint.paranoid import Shadows, is_paranoid
 from looseleaf.checkpoint.patches import PatchFinder
 from looseleaf.checkpoint.persons_code import out_of_memory
 from looseleaf.checkpoint.process_state import ProcessState, Record
@@ -34,12 +35,13 @@ class StateTracker:
 
     `namespace`: the live globals of the session's cells. `hidden(name)`: it is no variable of the person's. A variable
     whose value lives only in the store holds a Stub; deleting or rebinding it counts as on any kernel.
-    `is_kernel`: this is the session's own process, the one that may keep bytes to itself.
+    `is_kernel`: this is the session's own process, the one that may keep bytes to itself. `paranoid`: see paranoid.py;
+    None: as the process is set up.
     """
 
     def __init__(
         self, namespace: dict[str, Any], io: StateIO, *, session_id: SessionId, epoch: Epoch,
-        hidden: Callable[[str], bool], is_kernel: bool = False,
+        hidden: Callable[[str], bool], is_kernel: bool = False, paranoid: bool | None = None,
     ) -> None:  # fmt: skip
         self.namespace = namespace
         self.io = io
@@ -65,6 +67,8 @@ class StateTracker:
         self.lazy_budget: Callable[[], Budget] = Budget
         # Values that no version has and that hold an older state of others: (variable, path), not told yet.
         self._stale: list[tuple[str, str]] = []
+        # What saves compare with byte by byte; None unless that is wanted.
+        self.shadows = Shadows() if (is_paranoid() if paranoid is None else paranoid) else None
         # Units that stubs inside live containers stood for at the last save.
         self.units_of_inner_stubs: set[int] = set()
 

@@ -24,7 +24,7 @@ from looseleaf.dirty_tracker.hashing import (
     hash128,
     region_hashes,
 )
-from looseleaf.dirty_tracker.memory import MappedRegions, Memfd, copy_into
+from looseleaf.dirty_tracker.memory import MappedRegions, Memfd, copy_into, map_many
 from looseleaf.dirty_tracker.written import (
     Payload,
     RegionTable,
@@ -54,6 +54,7 @@ __all__ = [
     "drop_pagemap",
     "hash128",
     "keep_pagemap",
+    "map_many",
     "note_restored",
     "region_fingerprints",
     "region_hashes",

@@ -151,7 +151,7 @@ def region_tables(
 
     Of restored memory only the regions with written pages are read; where the page tables cannot be read, all are. Up
     to `threads` threads (default: one a CPU) share the work, fewer for little memory. The GIL is released; an interrupt
-    ends the work within about 0.1 s, by the exception that its handler raises. Raises as `region_hashes` does, and
+    ends the work within a few ms, by the exception that its handler raises. Raises as `region_hashes` does, and
     InvalidArgument (`HASH_TABLE_MALFORMED`) for a table that does not belong to its payload.
     """
     check_region_bytes(region_bytes)

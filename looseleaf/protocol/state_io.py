@@ -8,11 +8,11 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
+from looseleaf.checkpoint.manifest import RegionList
 from looseleaf.checkpoint.version_list import ListedVersion
-from looseleaf.dirty_tracker import MappedRegions, copy_into
+from looseleaf.dirty_tracker import MappedRegions, copy_into, map_many
 from looseleaf.errors import Corrupt, InvalidArgument, LooseLeafError
 from looseleaf.ids import Epoch, ExecutionId, Version
 from looseleaf.protocol import fields
@@ -173,26 +173,24 @@ class LinkStateIO:
 
     def map_many(self, groups: Sequence[Sequence[RegionRef]]) -> list[MappedRegions]:
         """As `map_regions` for each group; all places come in as few replies as they fit."""
+        rows = [row for refs in groups for row in _rows(refs)]
         with self._segments_lock:
-            parts = iter(self._places_of([ref for refs in groups for ref in refs]))
-            return [MappedRegions(list(islice(parts, len(refs)))) for refs in groups]
+            return map_many(self._places_of(rows), [len(refs) for refs in groups])
 
-    def _places_of(self, refs: Sequence[RegionRef]) -> list[tuple[int, int, int]]:
+    def _places_of(self, rows: Sequence[tuple[bytes, int]]) -> list[tuple[int, int, int]]:
         """(fd, offset, length) of each region; the caller holds the segments' lock until they are mapped."""
         parts: list[tuple[int, int, int]] = []
-        for start in range(0, len(refs), REGIONS_PER_MESSAGE_MAX):
-            part = refs[start : start + REGIONS_PER_MESSAGE_MAX]
-            reply, fds = self._link.request(
-                "map_regions", {"regions": [_row(ref) for ref in part]}, timeout_s=STATE_TIMEOUT_S
-            )
+        for start in range(0, len(rows), REGIONS_PER_MESSAGE_MAX):
+            part = rows[start : start + REGIONS_PER_MESSAGE_MAX]
+            reply, fds = self._link.request("map_regions", {"regions": part}, timeout_s=STATE_TIMEOUT_S)
             self._keep_segments(reply, fds)
             places = fields.rows(reply, "places", int, int)
             if len(places) != len(part):
                 raise _malformed(f"'map_regions' places {len(places)} of {len(part)} regions")
-            for ref, (segment, offset) in zip(part, places, strict=True):
+            for (_, length_bytes), (segment, offset) in zip(part, places, strict=True):
                 if segment not in self._segments:
                     raise _malformed(f"'map_regions' names segment {segment}, which was never sent")
-                parts.append((self._segments[segment], offset, ref.length_bytes))
+                parts.append((self._segments[segment], offset, length_bytes))
         return parts
 
     def unmap_regions(self, refs: Sequence[RegionRef]) -> None:
@@ -259,6 +257,10 @@ class LinkStateIO:
 
 def _malformed(text: str) -> InvalidArgument:
     return InvalidArgument("REPLY_MALFORMED", f"the daemon's answer makes no sense: {text}")
+
+
+def _rows(refs: Sequence[RegionRef]) -> Sequence[tuple[bytes, int]]:
+    return refs.rows() if isinstance(refs, RegionList) else [(bytes(ref.region_id), ref.length_bytes) for ref in refs]
 
 
 def _row(ref: RegionRef) -> list[Any]:

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 from looseleaf.checkpoint.manifest import (
     Manifest,
     PayloadEntry,
+    RegionList,
     UnitEntry,
     UnitHeader,
     Unsaved,
     decode_manifest,
     encode_manifest,
-    region_refs_of,
+    region_ids,
 )
 from looseleaf.dirty_tracker import hash128
 from looseleaf.errors import Corrupt, InvalidArgument, LooseLeafError
@@ -31,7 +32,7 @@ hashes = st.binary(min_size=16, max_size=16)
 def sizes_with_regions(draw, size_bytes, region_bytes=REGION_BYTES):
     count = -(-size_bytes // region_bytes)
     ids = b"".join(draw(hashes) for _ in range(count))
-    return region_refs_of(ids, size_bytes, region_bytes)
+    return RegionList(ids, size_bytes, region_bytes)
 
 
 @st.composite
@@ -169,7 +170,7 @@ def _unit(*refs: int, payloads: tuple[int, ...] = (), reads: tuple[str, ...] = (
 
 
 def _small() -> Manifest:
-    payload = PayloadEntry("memory", "cpu", 5, "a", 4096, region_refs_of(bytes(16), 5, 4096))
+    payload = PayloadEntry("memory", "cpu", 5, "a", 4096, RegionList(bytes(16), 5, 4096))
     return Manifest(
         session_id="s",
         next_id=10,
@@ -270,3 +271,21 @@ def test_lazy_bytes_are_counted_apart_and_missed_by_what_needs_them():
     assert (manifest.lazy_bytes(), manifest.logical_bytes()) == (5, 12)
     assert [manifest.lacks_bytes_of(names) for names in (None, ["a"], ["b", "f"], [])] == [True, True, False, False]
     assert not _small().lacks_bytes_of(None)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 4096, 4097, 3 * 4096])
+def test_region_list_is_the_tuple_of_its_references(size_bytes):
+    count = -(-size_bytes // 4096)
+    regions = RegionList(bytes(range(16 * count)), size_bytes, 4096)
+    refs = tuple(regions[index] for index in range(count))
+    assert (tuple(regions), len(regions), regions[1:], regions.rows()) == (
+        refs, count, refs[1:], [(ref.region_id, ref.length_bytes) for ref in refs]
+    )  # fmt: skip
+    assert sum(ref.length_bytes for ref in regions) == size_bytes
+    assert regions == refs
+    assert regions == RegionList(regions.ids, size_bytes, 4096)
+    assert region_ids(regions) == region_ids(refs) == regions.ids
+    with pytest.raises(IndexError):
+        regions[count]
+    with pytest.raises(ValueError, match="bytes of ids"):
+        RegionList(bytes(16 * count + 16), size_bytes, 4096)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import checkpoint_nursery
 import numpy as np
 import pytest
 
-from looseleaf.checkpoint import saver
+from looseleaf import devices
+from looseleaf.checkpoint import paranoid, payload_hashes
 from looseleaf.checkpoint.tracker import StateTracker
-from looseleaf.dirty_tracker import MappedRegions, Memfd, region_hashes, written
+from looseleaf.dirty_tracker import MappedRegions, Memfd, region_hashes, region_tables, written
+from looseleaf.errors import Corrupt
 from looseleaf.units import REGION_BYTES
 
 REGIONS = 9
@@ -44,10 +47,10 @@ class ArenaIO(checkpoint_nursery.MemoryIO):
 class Session:
     """A process's share: a namespace and its tracker over `io`."""
 
-    def __init__(self, io: ArenaIO, **namespace: Any) -> None:
+    def __init__(self, io: ArenaIO, *, paranoid: bool = False, **namespace: Any) -> None:
         self.namespace = dict(namespace)
         self.tracker = StateTracker(
-            self.namespace, io, session_id="s-test", epoch=1, hidden=checkpoint_nursery.hidden
+            self.namespace, io, session_id="s-test", epoch=1, hidden=checkpoint_nursery.hidden, paranoid=paranoid
         )  # fmt: skip
         self.saves = 0
 
@@ -63,28 +66,41 @@ class Session:
 
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many regions each call of the saver has hashed."""
-    calls: list[int] = []
+    """How many regions of each block a save has hashed."""
+    blocks: list[int] = []
 
-    def counted(data: Any, **options: Any) -> bytes:
-        found = region_hashes(data, **options)
-        calls.append(len(found) // 16)
+    def counted(payloads: Any, **options: Any) -> Any:
+        found = region_tables(payloads, **options)
+        blocks.extend(table.hashed_regions for table in found)
         return found
 
-    monkeypatch.setattr(saver, "region_hashes", counted)
-    return calls
+    monkeypatch.setattr(payload_hashes, "region_tables", counted)
+    return blocks
 
 
-@pytest.mark.parametrize("kind", ["numpy", "torch"])
-def test_save_of_restored_memory_hashes_written_regions_only(kind: str, hashed: list[int]) -> None:
+@pytest.fixture
+def virtual_gpu() -> Iterator[None]:
+    """Its memory is this process's, so that its written pages are known as well."""
+    devices.install("worker", "emulated", 1)
+    devices.attach([0])
+    yield
+    devices.uninstall()
+
+
+@pytest.mark.parametrize("kind", ["numpy", "torch", "virtual"])
+def test_save_of_restored_memory_hashes_written_regions_only(
+    kind: str, hashed: list[int], request: pytest.FixtureRequest
+) -> None:
     if written.pagemap_support()[0] is None:
         pytest.skip("the page tables cannot be read here")
     io = ArenaIO()
     value: Any = np.random.default_rng(1).integers(0, 256, SIZE_BYTES, dtype=np.uint8)
-    if kind == "torch":
+    if kind != "numpy":
         import torch
 
-        value = torch.from_numpy(value.copy())
+        if kind == "virtual":
+            request.getfixturevalue("virtual_gpu")
+        value = torch.from_numpy(value.copy()).to("cuda" if kind == "virtual" else "cpu")
     Session(io, value=value).save()
     session = Session(io)
     restored = session.restored()
@@ -130,6 +146,44 @@ def test_save_without_page_tables_hashes_everything(hashed: list[int], monkeypat
     assert Session(io).restored()[0] == 77
 
 
-def test_runs_of_indices_are_joined() -> None:
-    assert list(saver._runs([])) == []
-    assert list(saver._runs([0, 1, 2, 5, 7, 8])) == [(0, 3), (5, 6), (7, 9)]
+def lies(payloads: Any, **options: Any) -> Any:
+    """Fingerprints that take all memory for what it was."""
+    return [table._replace(hashes=payload.last or table.hashes, dirty=[] if payload.last else table.dirty)
+            for payload, table in zip(payloads, region_tables(payloads, **options), strict=True)]  # fmt: skip
+
+
+@pytest.mark.parametrize("is_restored", [True, False])
+def test_paranoid_save_finds_what_fingerprints_and_page_tables_miss(
+    is_restored: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    io = ArenaIO()
+    session = Session(io, paranoid=True, value=np.zeros(SIZE_BYTES, dtype=np.uint8))
+    session.save()
+    if is_restored:
+        session = Session(io, paranoid=True)
+        session.restored()
+        monkeypatch.setattr(written._core.Pagemap, "written_regions", lambda *_: [])
+    monkeypatch.setattr(payload_hashes, "region_tables", lies)
+    for region in (3, 3, REGIONS - 1):
+        session.namespace["value"][region * REGION_BYTES + 7] += 1
+        before = io.put
+        session.save()
+        assert io.put - before == 1
+    monkeypatch.undo()
+    assert session.tracker.shadows.missed_regions == (3 if is_restored else 0)
+    assert np.array_equal(Session(io).restored(), session.namespace["value"])
+
+
+def test_paranoid_save_of_two_contents_with_one_fingerprint_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    io = ArenaIO()
+    session = Session(io, paranoid=True, value=np.zeros(SIZE_BYTES, dtype=np.uint8))
+    session.save()
+    zeros = region_hashes(bytes(SIZE_BYTES))
+    monkeypatch.setattr(paranoid, "region_hashes", lambda _data: zeros)
+    session.save()
+    session.namespace["value"][5 * REGION_BYTES] = 1
+    with pytest.raises(Corrupt, match="FINGERPRINT_COLLISION"):
+        session.save()
+    monkeypatch.undo()
+    session.save()
+    assert Session(io).restored()[5 * REGION_BYTES] == 1

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looseleaf.dirty_tracker import MappedRegions, Memfd, compare_regions, copy_into, region_hashes
+from looseleaf.dirty_tracker import MappedRegions, Memfd, compare_regions, copy_into, map_many, region_hashes
 from looseleaf.errors import InvalidArgument, PreconditionFailed
 from looseleaf.units import REGION_BYTES
 
@@ -162,6 +162,33 @@ def test_mapped_regions_malformed_part_is_refused_and_maps_nothing(
             MappedRegions(real)
         assert caught.value.reason == reason
         assert memory_areas("refused") == areas
+
+
+def test_map_many_equals_each_alone_and_lives_apart() -> None:
+    with numbered_segment(6, "many") as arena:
+        areas = memory_areas("many")
+        groups = [[(0, 2), (2, 1)], [], [(5, 1), (0, 1)], [(4, 1)]]
+        parts = [(arena.fd, page * PAGE_BYTES, count * PAGE_BYTES) for group in groups for page, count in group]
+        mapped = map_many(parts, [len(group) for group in groups])
+        assert [[one.buffer[at] for at in range(0, one.size_bytes, PAGE_BYTES)] for one in mapped] == [
+            [1, 2, 3], [], [6, 1], [5]
+        ]  # fmt: skip
+        assert [one.map_count for one in mapped] == [1, 0, 2, 1]
+        mapped[0].buffer[0] = 77
+        mapped[0].close()
+        assert (mapped[2].buffer[PAGE_BYTES], mapped[3].buffer[0], memory_areas("many")) == (1, 5, areas + 3)
+
+
+@pytest.mark.parametrize(
+    ("second_page", "counts", "reason"),
+    [(1, [1], "PARTS_MISCOUNTED"), (1, [2, 1], "PARTS_MISCOUNTED"), (7, [1, 1], "PART_OUTSIDE_FILE")],
+)
+def test_map_many_malformed_request_maps_nothing(second_page: int, counts: list[int], reason: str) -> None:
+    with numbered_segment(2, "miscounted") as arena:
+        areas = memory_areas("miscounted")
+        with pytest.raises(InvalidArgument, match=reason):
+            map_many([(arena.fd, page * PAGE_BYTES, PAGE_BYTES) for page in (0, second_page)], counts)
+        assert memory_areas("miscounted") == areas
 
 
 def test_mapped_regions_of_a_device_file_is_refused() -> None:

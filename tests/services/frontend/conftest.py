@@ -14,10 +14,10 @@ from looseleaf.checkpoint.manifest import (
     ALGORITHM_XXH3,
     Manifest,
     PayloadEntry,
+    RegionList,
     UnitEntry,
     UnitHeader,
     encode_manifest,
-    region_refs_of,
 )
 from looseleaf.config import FrontendConfig
 from looseleaf.errors import LooseLeafError, NotFound
@@ -50,7 +50,7 @@ def manifest_of(version: int, names: dict[str, int], *, epoch: int = 1) -> bytes
         units[unit] = UnitEntry(bytes([index + 1]) * 16, 10, (), header)
         roots[name] = unit
         if size_bytes:
-            regions = region_refs_of(bytes([index + 1]) * 16 * -(-size_bytes // REGION_BYTES), size_bytes, REGION_BYTES)
+            regions = RegionList(bytes([index + 1]) * 16 * -(-size_bytes // REGION_BYTES), size_bytes, REGION_BYTES)
             payloads[payload] = PayloadEntry("memory", "cuda:0", size_bytes, ALGORITHM_XXH3, REGION_BYTES, regions)
     manifest = Manifest(
         SessionId(SESSION), Version(version), Version(version - 1), Epoch(epoch),
