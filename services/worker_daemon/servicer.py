@@ -25,6 +25,8 @@ from looseleaf.v1.worker_daemon_pb2_grpc import WorkerDaemonServiceServicer
 log = structlog.get_logger()
 
 REGIONS_PER_FETCH_MAX = 100_000
+# Other hosts' streams at once; what comes beyond waits for its turn within its deadline.
+FETCHES_MAX = 8
 # A cell that nobody listens to ends after so long: callers that come back do so within 20 s, and then give it up.
 ABANDONED_S = 30.0
 SAVE_AT_STOP_S = 5.0
@@ -38,6 +40,7 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
         self._memory = RequestMemory()
         self._running: dict[ExecutionId, CellExecution] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._fetches = asyncio.Semaphore(FETCHES_MAX)
 
     async def GrantLease(self, request: pb.GrantLeaseRequest, context: Any) -> pb.GrantLeaseResponse:
         """See the proto. The lease's clock starts here. Raises InvalidArgument `LEASE_MALFORMED`."""
@@ -153,10 +156,11 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
         """See the proto."""
         if len(request.regions) > REGIONS_PER_FETCH_MAX:
             raise InvalidArgument("FETCH_TOO_LONG", f"a fetch names at most {REGIONS_PER_FETCH_MAX} regions")
-        for ref in request.regions:
-            data = self._host.regions.read((ref.region_id, ref.length_bytes))
-            if data is not None:
-                yield pb.FetchRegionsResponse(chunk=checkpoint_pb2.RegionChunk(region=ref, data=data))
+        async with self._fetches:
+            for ref in request.regions:
+                data = await self._host.regions.copy_of((ref.region_id, ref.length_bytes))
+                if data is not None:
+                    yield pb.FetchRegionsResponse(chunk=checkpoint_pb2.RegionChunk(region=ref, data=data))
 
     async def GetHost(self, request: pb.GetHostRequest, context: Any) -> pb.GetHostResponse:
         """See the proto."""

@@ -77,6 +77,33 @@ def test_put_region_is_read_back() -> None:
     with_regions(Locator(), work)
 
 
+def test_region_stays_where_it_is_while_it_is_copied_for_another_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, may_copy = threading.Event(), threading.Event()
+
+    async def work(regions: HostRegions) -> None:
+        copy = regions._copy
+
+        def slow(slot: Slot, length_bytes: int) -> bytes:
+            began.set()
+            assert may_copy.wait(20)
+            return copy(slot, length_bytes)
+
+        monkeypatch.setattr(regions, "_copy", slow)
+        key, data = region(1)
+        await regions.put(key, memoryview(data), "fetch", fetched=True)
+        regions.unpin("fetch")
+        left, heard = (asyncio.create_task(regions.copy_of(key)) for _ in range(2))
+        await asyncio.to_thread(began.wait, 20)
+        left.cancel()
+        await asyncio.sleep(0)
+        assert regions.table.idle == 0
+        may_copy.set()
+        assert await heard == data and await regions.copy_of(region(2)[0]) is None
+        await until(lambda: regions.table.idle == 1)
+
+    with_regions(Locator(), work)
+
+
 def test_put_with_wrong_hash_is_refused_and_keeps_nothing() -> None:
     async def work(regions: HostRegions) -> None:
         key, data = region(1)
