@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from looseleaf.recipe.facts import SOURCE_CHARS_MAX, CellFacts, Read, source_hash
 from looseleaf.recipe.flat import flat_facts
-from looseleaf.recipe.magics import INSTALLERS
+from looseleaf.recipe.magics import commands_of, is_install, magic_call
 from looseleaf.recipe.transform import Transformed, python_of, transform
 from looseleaf.recipe.tree import UNPARSEABLE
 from looseleaf.recipe.unfold import unfold
@@ -81,6 +81,7 @@ def _visited(digest: str, moved: Transformed, future_annotations: bool) -> CellF
         if setup:
             visitor.nested(setup, isolated=False)
         visitor.run(tree)
+        only_installs = _only_installs(tree, moved)
         unfold(tree, shown=moved.reads, setup=setup)
     visitor.sure.clear()
     if moved.isolated:
@@ -109,9 +110,27 @@ def _visited(digest: str, moved: Transformed, future_annotations: bool) -> CellF
         rebinds_all=visitor.rebinds_all,
         shell=(*moved.shell, *visitor.shell),
         files=moved.files,
-        installs=visitor.installs or any(INSTALLERS.match(line) for body in moved.shell for line in body.splitlines()),
+        installs=visitor.installs or any(map(is_install, _commands(moved))),
+        only_installs=only_installs,
         future_annotations=visitor.sets_future,
         override=moved.override,
         gpu_count=moved.gpu_count,
         tree=tree,
     )
+
+
+def _commands(moved: Transformed) -> list[str]:
+    """Of the bodies that a shell runs, comments left out."""
+    lines = (line for body in moved.shell for line in body.splitlines() if not line.lstrip().startswith("#"))
+    return [command for line in lines for command in commands_of(line)]
+
+
+def _only_installs(tree: ast.Module, moved: Transformed) -> bool:
+    commands = _commands(moved)
+    for statement in tree.body:
+        value = statement.value if isinstance(statement, ast.Expr) else None
+        magic = magic_call(value) if isinstance(value, ast.Call) else None
+        if magic is None or not magic.commands:
+            return False
+        commands += magic.commands
+    return bool(commands) and all(map(is_install, commands))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from looseleaf.recipe.magics import NAMESPACE_MAGICS, magic_call
 
+_SHELL_NAMESPACES = frozenset({"user_ns", "user_global_ns"})
 _NAMESPACE_CALLS = frozenset({"globals", "locals", "vars"})
 # These see the caller's own scope; inside a function that is not the session's namespace.
 _SCOPE_CALLS = frozenset({"locals", "vars", "dir"})
@@ -48,7 +49,9 @@ def constant_text(node: ast.AST | None) -> str | None:
 
 
 def is_namespace_call(node: ast.AST) -> bool:
-    """`globals()`, `locals()` or `vars()` without arguments."""
+    """`globals()`, `locals()` or `vars()` without arguments; `get_ipython().user_ns`."""
+    if isinstance(node, ast.Attribute) and node.attr in _SHELL_NAMESPACES and isinstance(node.value, ast.Call):
+        return dotted(node.value.func) == "get_ipython"
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)
@@ -71,6 +74,16 @@ def namespace_key(node: ast.AST) -> str | None:
     return None
 
 
+def updated_names(node: ast.Call) -> list[str]:
+    """`a` and `b` of `globals().update({"a": 1}, b=2)`."""
+    func = node.func
+    if not isinstance(func, ast.Attribute) or func.attr != "update" or not is_namespace_call(func.value):
+        return []
+    keys = [key for arg in node.args if isinstance(arg, ast.Dict) for key in arg.keys]
+    texts = (constant_text(key) for key in keys)
+    return [text for text in (*texts, *(k.arg for k in node.keywords)) if text]
+
+
 def dynamic_reason(node: ast.AST, *, in_code: bool) -> str:
     """How `node` reaches names that only running it can tell, empty if it does not; looks at `node` alone.
 
@@ -78,7 +91,7 @@ def dynamic_reason(node: ast.AST, *, in_code: bool) -> str:
     """
     if (
         isinstance(node, ast.Attribute)
-        and node.attr in ("user_ns", "user_global_ns")
+        and node.attr in _SHELL_NAMESPACES
         and isinstance(node.value, ast.Call)
     ):
         return f"get_ipython().{node.attr}"

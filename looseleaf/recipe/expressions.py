@@ -15,21 +15,23 @@ from looseleaf.recipe.dynamic import (
     query_names,
     root_name,
     unpickles,
+    updated_names,
 )
 from looseleaf.recipe.facts import Binding, BindingKind, CodeFacts
 from looseleaf.recipe.history_line import HISTORY_MAGIC, parse_history_line
 from looseleaf.recipe.magics import (
     HELP_MAGICS,
-    INSTALLERS,
     ISOLATED_MAGICS,
     QUIET_MAGICS,
     STATEMENT_MAGICS,
     MagicCall,
     interpolated_expressions,
+    is_install,
     magic_call,
     without_options,
 )
 from looseleaf.recipe.scopes import ScopeTable
+from looseleaf.recipe.tokens import token_names
 from looseleaf.recipe.tree import nodes_of, operands
 
 _CALLABLE_METHODS_THAT_CHANGE = frozenset(
@@ -279,6 +281,10 @@ class ExpressionVisitor(ast.NodeVisitor):
         self.modules |= imported_modules([node])
         if unpickles(node):
             self.unpickles = True
+        if name in ("setattr", "delattr") and node.args:
+            self.touch(root_name(node.args[0]))
+        for key in updated_names(node):
+            self.bind(key, certain=False)
         if isinstance(node.func, ast.Attribute) and self._changes_receiver(node.func.attr, node):
             self.touch(root_name(node.func.value))
         if name in ("model.load_state_dict", "load_state_dict") or name.endswith(".load_state_dict"):
@@ -305,6 +311,11 @@ class ExpressionVisitor(ast.NodeVisitor):
                 self.bind(key)
             else:
                 self.use(key)
+            if isinstance(node, ast.Call):
+                for part in (*node.args[1:], *node.keywords):
+                    self.visit(part)
+                if getattr(node.func, "attr", "") == "setdefault":
+                    self.bind(key, certain=False)
             return
         self.dynamic = self.dynamic or dynamic_reason(node, in_code=False)
         super().generic_visit(node)
@@ -323,15 +334,13 @@ class ExpressionVisitor(ast.NodeVisitor):
     def _magic(self, magic: MagicCall) -> None:
         for text in interpolated_expressions(magic.line):
             self.nested(text, isolated=True)
+        self.installs = self.installs or any(map(is_install, magic.commands))
         if magic.name == "!":
             self.shell.append(magic.line)
-            self.installs = self.installs or bool(INSTALLERS.match(magic.line))
-        elif magic.name in ("pip", "conda", "mamba", "uv"):
-            self.installs = True
         elif magic.name in STATEMENT_MAGICS:
-            self.nested(without_options(magic.line), isolated=False)
+            self._run_by_magic(magic, isolated=False)
         elif magic.name in ISOLATED_MAGICS:
-            self.nested(without_options(magic.line), isolated=True)
+            self._run_by_magic(magic, isolated=True)
         elif magic.name in HELP_MAGICS:
             self.nested(magic.line.split(".")[0], isolated=True)
         elif magic.name == "pylab":
@@ -357,6 +366,13 @@ class ExpressionVisitor(ast.NodeVisitor):
         for name in asked.binds:
             self.bind(name, expr=source, certain=False)
 
-    def nested(self, text: str, *, isolated: bool) -> None:
-        """Python inside a string that runs here, nothing if it does not parse; `isolated`: its bindings do not stay."""
+    def _run_by_magic(self, magic: MagicCall, *, isolated: bool) -> None:
+        """The Python that a magic's line ends in; options of it that are not known here stand before, as words."""
+        if not self.nested(without_options(magic.line), isolated=isolated):
+            for name in sorted(token_names(magic.line)):
+                self.use(name)
+
+    def nested(self, text: str, *, isolated: bool) -> bool:
+        """Python inside a string that runs here, nothing and False if it does not parse; `isolated`: its bindings do
+        not stay."""
         raise AssertionError("the statement visitor answers this")

@@ -85,7 +85,8 @@ class CellFacts:
     `calls`: dotted names called at top level. `unpickles`: classes of the session may be looked up by name.
     `rebinds_all`: every name of the session may be another's afterwards.
     `shell`: lines and bodies that a shell runs. `files`: (path, text) written by `%%writefile`.
-    `installs`: changes the environment. `future_annotations`: later cells' annotations are not evaluated.
+    `installs`: changes the environment; `only_installs`: it does nothing else. `future_annotations`: later cells'
+    annotations are not evaluated.
     `too_deep`: the text is Python, but could not be followed; everything is more rather than too little.
     `codes`: of the bindings, by name.
     `tree`: the Python that runs, that of magic lines too, for the device walk.
@@ -110,6 +111,7 @@ class CellFacts:
     shell: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
     installs: bool = False
+    only_installs: bool = False
     future_annotations: bool = False
     override: str = ""
     gpu_count: int = 1

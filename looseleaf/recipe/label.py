@@ -94,6 +94,8 @@ def decide_label(facts: CellFacts, closure: Closure, view: SessionView, *, devic
         return Label(DeviceLabel(override), f"{asks} for the {override.upper()}.", 1.0)
     if facts.parsed and not facts.tree.body and not facts.shell:
         return Label(DeviceLabel.CPU, "It runs no Python.", 0.99)
+    if facts.only_installs:
+        return Label(DeviceLabel.CPU, "It installs packages, which the notebook's own process does.", 1.0)
     small = _small_reads(facts, closure, view)
     held = _held_on_gpu(closure, view) if not small else ""
     walk = _walked(facts, view, small)

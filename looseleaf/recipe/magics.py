@@ -45,14 +45,13 @@ QUIET_MAGICS: Final = frozenset(
         "dhist", "dirs", "pushd", "popd", "doctest_mode", "gui", "history", "hist", "killbgscripts", "load", "loadpy",
         "logstart", "logstop", "logon", "logoff", "lsmagic", "magic", "notebook", "pdb", "pprint", "precision",
         "profile", "quickref", "system", "sx", "sc", "tb", "xmode", "page", "tensorboard", "watermark", "javascript",
-        "connect_info", "qtconsole", "tensorflow_version",
+        "micromamba", "connect_info", "qtconsole", "tensorflow_version",
     }
 )  # fmt: skip
 # `x?` and `x??` become these.
 HELP_MAGICS: Final = frozenset({"pinfo", "pinfo2", "pdoc", "pdef", "psource", "pfile"})
-INSTALLERS: Final = re.compile(
-    r"^\s*(?:python\S*\s+-m\s+)?(?:pip3?|conda|mamba|uv|apt|apt-get)\b.*\b(?:install|uninstall|add|remove)\b"
-)
+# Line magics that are an installer's command line.
+INSTALL_MAGICS: Final = frozenset({"pip", "conda", "mamba", "micromamba", "uv"})
 # First words of one-line cells that automagic takes for magics although no `%` is there.
 AUTOMAGIC_WORDS: Final = frozenset(
     {
@@ -60,8 +59,27 @@ AUTOMAGIC_WORDS: Final = frozenset(
     }
 )  # fmt: skip
 
+# At the place of a command: what may stand before its name, the installers, and what they do.
+_BEFORE_COMMAND = r"^\s*(?:(?:sudo|env|yes|time|nohup)\s+|\w+=\S*\s+)*"
+_PYTHON_COMMAND = r"(?:\{?\$?sys\.executable\}?|(?:\S*/)?python[\d.]*)\s+(?:-\w+\s+)*?"
+_INSTALLER = re.compile(
+    rf"{_BEFORE_COMMAND}(?:(?:{_PYTHON_COMMAND}-m\s+)?"
+    r"(?:\S*/)?(?:pip[\d.]*|conda|mamba|micromamba|uv|poetry|pdm|pixi|apt|apt-get)\s+(?:(?:-\S+|pip|tool|self)\s+)*"
+    rf"(?:install|uninstall|add|remove|update|upgrade|sync|create)\b|{_PYTHON_COMMAND}setup\.py\s+(?:install|develop)\b)"
+)
+_COMMAND_END = re.compile(r"&&|\|\||[;|&]")
 _INTERPOLATION = re.compile(r"(?<![{$])\{([^{}]+)\}(?!\})|(?<![$\\])\$\$?([A-Za-z_]\w*)")
 _OPTION = re.compile(r"^(?:-[a-zA-Z]+(?:\s*\d+)?|--\w[\w-]*)\s+")
+
+
+def commands_of(line: str) -> list[str]:
+    """The commands of a shell line, near enough: quotes are not followed."""
+    return [part for part in _COMMAND_END.split(line) if part.strip()]
+
+
+def is_install(command: str) -> bool:
+    """The command changes which packages are there: pip, conda, uv and their like at work."""
+    return bool(_INSTALLER.match(command))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +88,13 @@ class MagicCall:
 
     name: str
     line: str
+
+    @property
+    def commands(self) -> list[str]:
+        """What a shell runs for it."""
+        if self.name == "!":
+            return commands_of(self.line)
+        return [f"{self.name} {self.line}"] if self.name in INSTALL_MAGICS else []
 
 
 def magic_call(call: ast.Call) -> MagicCall | None:

@@ -67,7 +67,8 @@ def written_modules(paths: Iterable[str]) -> LocalModule:
     for path in paths:
         pure = PurePosixPath(path)
         if pure.suffix == ".py" and not pure.is_absolute() and ".." not in pure.parts:
-            by_module[".".join(pure.with_suffix("").parts)] = str(pure)
+            parts = pure.with_suffix("").parts
+            by_module[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = str(pure)
     return by_module.get
 
 

@@ -10,44 +10,16 @@ from dataclasses import replace
 
 from looseleaf.recipe.analyze import analyze_cell
 from looseleaf.recipe.facts import SOURCE_CHARS_MAX, CellFacts, Read
+from looseleaf.recipe.tokens import token_names
 from looseleaf.recipe.tree import UNPARSEABLE, parse
 
 # Prefixes that are tried, last line first; a mistake further up is left to the token scan.
 PREFIX_TRIES_MAX = 24
 
-# Strings and comments are dropped; an f-string's braces stay, as names in them are read.
-_TOKEN = re.compile(
-    r"""
-    (?P<comment>\#[^\n]*)
-  | (?P<fstring>(?i:rf|fr|f)(?:"{3}.*?(?:"{3}|\Z)|'{3}.*?(?:'{3}|\Z)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?))
-  | (?P<string>(?i:[rbu]|br|rb)?(?:"{3}.*?(?:"{3}|\Z)|'{3}.*?(?:'{3}|\Z)|"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?))
-  | (?P<attribute>\.\s*[^\W\d]\w*)
-  | (?:\b(?:def|class|as)\s+[^\W\d]\w*)
-  | (?P<name>[^\W\d]\w*)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
 # A line magic or shell line at a statement's place, near enough to look for mistakes elsewhere.
 _MAGIC_LINE = re.compile(r"(%%?|!)[A-Za-z_!]")
-# What follows a name that is bound, or is a parameter's, and not read.
-_BINDS = re.compile(r"\s*=(?!=)")
-_BRACES = re.compile(r"\{([^{}]*)\}")
-_NAME = re.compile(r"(?<![.\w])[^\W\d]\w*")
 _MODULE = r"[\w.]+(?:\s+as\s+\w+)?"
 _IMPORT = re.compile(rf"^\s*(?:from\s+([\w.]+)\s+import\b|import\s+({_MODULE}(?:\s*,\s*{_MODULE})*))", re.MULTILINE)
-
-
-def token_names(source: str) -> frozenset[str]:
-    """Identifiers in `source` that may be read: outside comments and plain strings, no attributes, not only bound."""
-    found: set[str] = set()
-    for match in _TOKEN.finditer(source[:SOURCE_CHARS_MAX]):
-        if match["name"]:
-            if not _BINDS.match(source, match.end()):
-                found.add(match["name"])
-        elif match["fstring"]:
-            for inside in _BRACES.findall(match["fstring"]):
-                found.update(_NAME.findall(inside))
-    return frozenset(found)
 
 
 def imported_in(source: str) -> frozenset[str]:

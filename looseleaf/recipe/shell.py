@@ -7,6 +7,8 @@ import shlex
 from dataclasses import dataclass, field
 from typing import Final
 
+from looseleaf.recipe.magics import commands_of, is_install
+
 _LAUNCHER: Final = re.compile(r"\b(accelerate\s+launch|torchrun|deepspeed|torch\.distributed|horovodrun|vllm\s+serve)")
 _ASKING: Final = re.compile(r"^\s*(?:\S*/)?(nvidia-smi|nvcc|rocm-smi|gpustat|nvtop)\b")
 _PYTHON: Final = re.compile(r"^(?:\S*/)?python[\d.]*$")
@@ -36,6 +38,7 @@ def shell_use(body: str) -> ShellUse:
     """What the lines of `body` do, each a command; never raises."""
     confidence, asks, programs, scripts = 0.0, False, [], []
     for line in body.splitlines()[:_LINES_MAX]:
+        line = _without_installs(line)
         asks = asks or bool(_ASKING.match(line))
         if _LAUNCHER.search(line):
             confidence = max(confidence, 0.8)
@@ -53,6 +56,13 @@ def shell_use(body: str) -> ShellUse:
                 confidence = max(confidence, _script_confidence(script, rest))
             break
     return ShellUse(confidence, asks, tuple(programs), tuple(scripts))
+
+
+def _without_installs(line: str) -> str:
+    """What is installed does not run, whatever it is called."""
+    commands = commands_of(line)
+    left = [command for command in commands if not is_install(command)]
+    return line if len(left) == len(commands) else " ; ".join(left)
 
 
 def _words(line: str) -> list[str]:

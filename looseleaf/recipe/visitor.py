@@ -42,7 +42,7 @@ class CellVisitor(ExpressionVisitor):
         for statement in statements:
             self.visit(statement)
 
-    def nested(self, text: str, *, isolated: bool) -> None:
+    def nested(self, text: str, *, isolated: bool) -> bool:
         text = text.strip()
         try:
             tree = ast.parse(text)
@@ -53,7 +53,7 @@ class CellVisitor(ExpressionVisitor):
             try:
                 tree, table = ast.parse(text), ScopeTable(text)
             except (SyntaxError, ValueError):
-                return
+                return False
         kept_table, self.table = self.table, table
         kept = (
             set(self.sure),
@@ -67,6 +67,7 @@ class CellVisitor(ExpressionVisitor):
         self.table = kept_table
         if isolated:
             self.sure, self.bindings, self.codes, self.deletes, self.may_delete, self.dead = kept
+        return True
 
     # Bindings.
 
@@ -336,7 +337,8 @@ class CellVisitor(ExpressionVisitor):
 
             return path
 
-        self.branches(*(case(part) for part in node.cases), lambda: None)
+        falls_through = () if _takes_all(node.cases[-1]) else (lambda: None,)
+        self.branches(*(case(part) for part in node.cases), *falls_through)
 
     def _pattern(self, pattern: ast.pattern, subject: ast.expr) -> None:
         for piece in nodes_of(pattern):
@@ -356,6 +358,20 @@ class CellVisitor(ExpressionVisitor):
 def _lambdas(expr: ast.expr, table: ScopeTable) -> tuple[CodeFacts, ...]:
     """The lambdas that the value of `expr` may hold: a call of the bound object may run them."""
     return tuple(code_facts(n, table) for n in held_lambdas(expr))
+
+
+def _takes_all(case: ast.match_case) -> bool:
+    """Whatever is matched comes in here at the latest: `case _`, `case x`, `case a | _`."""
+    todo, pattern = [case.pattern], case.pattern
+    while todo and case.guard is None:
+        pattern = todo.pop()
+        if isinstance(pattern, ast.MatchOr):
+            todo.append(pattern.patterns[-1])
+        elif isinstance(pattern, ast.MatchAs):
+            if pattern.pattern is None:
+                return True
+            todo.append(pattern.pattern)
+    return False
 
 
 def _type_parameters(node: ast.AST) -> set[str]:
