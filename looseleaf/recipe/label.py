@@ -36,6 +36,8 @@ _REASON_CHARS_MAX = 200
 # What is read of a value tells where it lives.
 _OF_SMALL = {"device": known("cuda"), "is_cuda": known(True), "is_cpu": known(False)}
 _MOVING = frozenset({"to", "cuda", "to_device", "to_empty"})
+# Where these take the name by which they find something.
+_FINDING = {"getattr": 1, "attrgetter": 0, "methodcaller": 0, "import_module": 0, "__import__": 0}
 _SHELL_CALLS = frozenset({"get_ipython"})
 # What these do with a device follows from the cell's own text.
 _FOLLOWED = HOST_PACKAGES | sys.stdlib_module_names | frozenset(
@@ -92,10 +94,10 @@ def decide_label(facts: CellFacts, closure: Closure, view: SessionView, *, devic
     if override in ("gpu", "cpu"):
         asks = f"%%{override} asks" if facts.override else "The cell's settings ask"
         return Label(DeviceLabel(override), f"{asks} for the {override.upper()}.", 1.0)
-    if facts.parsed and not facts.tree.body and not facts.shell:
-        return Label(DeviceLabel.CPU, "It runs no Python.", 0.99)
     if facts.only_installs:
         return Label(DeviceLabel.CPU, "It installs packages, which the notebook's own process does.", 1.0)
+    if facts.parsed and not facts.tree.body and not facts.shell:
+        return Label(DeviceLabel.CPU, "It runs no Python.", 0.99)
     small = _small_reads(facts, closure, view)
     held = _held_on_gpu(closure, view) if not small else ""
     walk = _walked(facts, view, small)
@@ -128,7 +130,7 @@ def _cpu(facts: CellFacts, closure: Closure, view: SessionView, *, asks: bool) -
     if not facts.calls:
         return Label(DeviceLabel.CPU, "It calls nothing that could use the GPU.", 0.98)
     if _moves(facts, closure, view):
-        text = "Nothing that can be seen uses the GPU, but it moves something to a device that cannot be seen."
+        text = "Nothing that can be seen uses the GPU, but where something moves, or what is called, cannot be seen."
         return Label(DeviceLabel.CPU, text, 0.8)
     if opaque := _opaque(facts, closure, view):
         text = f"Nothing that can be seen uses the GPU, but what `{opaque}` does cannot be seen."
@@ -156,16 +158,28 @@ def _opaque(facts: CellFacts, closure: Closure, view: SessionView, packages: fro
 
 
 def _moves(facts: CellFacts, closure: Closure, view: SessionView) -> bool:
-    """Whether the cell, or notebook code that it reaches, calls a method that moves to a device."""
-    if any(call.rpartition(".")[2] in _MOVING for call in facts.calls):
+    """Whether the cell, or notebook code that it reaches, moves something or calls what it finds by a made-up name."""
+    called = {call.rpartition(".")[2] for call in facts.calls}
+    if not called.isdisjoint(_MOVING) or (not called.isdisjoint(_FINDING.keys()) and _code_moves(facts.tree)):
         return True
     definitions = (view.definition(name) for name in closure.state)
-    return any(_code_moves(code.node) for found in definitions if found is not None for code in found.codes)
+    codes = [code for found in definitions if found is not None for code in found.codes]
+    codes += [code for call in facts.calls for code in facts.codes_of(call.partition(".")[0])]
+    return any(_code_moves(code.node) for code in codes)
 
 
 @functools.lru_cache(maxsize=CODES_KNOWN_MAX)
 def _code_moves(node: ast.AST) -> bool:
-    return any(isinstance(n, ast.Attribute) and n.attr in _MOVING for n in nodes_of(node))
+    return any((isinstance(n, ast.Attribute) and n.attr in _MOVING) or _finds(n) for n in nodes_of(node))
+
+
+def _finds(node: ast.AST) -> bool:
+    """`getattr(x, name)` or `import_module(name)`, where only a run knows the name."""
+    if not isinstance(node, ast.Call):
+        return False
+    called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+    place = _FINDING.get(called)
+    return place is not None and len(node.args) > place and not isinstance(node.args[place], ast.Constant)
 
 
 def _device_bytes(closure: Closure, view: SessionView) -> int:

@@ -46,7 +46,8 @@ SHOWING = frozenset({"stream", "display_data", "update_display_data", "execute_r
 class CellRun:
     """What one execution of a cell told. `outputs` as they stand when the notebook has ended.
 
-    `comms`: those that it opened, in order. `widgets`: the widgets' states at the cell's end, by comm.
+    `comms`: those that it opened, in order. `widgets`: the widgets' states at the cell's end, by comm. `run_again`: it
+    was taken back and run a second time; `messages` are then those of the second run, behind the `clear_output`.
     """
 
     name: str
@@ -58,6 +59,7 @@ class CellRun:
     comms: list[str] = field(default_factory=list)
     widgets: dict[str, dict[str, Any]] = field(default_factory=dict)
     label: str = ""
+    run_again: bool = False
 
 
 @dataclass
@@ -136,7 +138,13 @@ class Here(BatchClient, Recording):
     async def _executed(self, cell: Any, cell_index: int, execute_reply: Any) -> None:
         self.note_reply(cell, cell_index, execute_reply)
         await super()._executed(cell, cell_index, execute_reply)
-        self.runs[cell_index].label = self.records[-1].label
+        run = self.runs[cell_index]
+        run.label = self.records[-1].label
+        figures = execute_reply.get("metadata", {}).get("looseleaf") or {}
+        if figures.get("run_again"):
+            run.run_again = True
+            cleared = [kind for kind, _ in run.messages].index("clear_output")
+            del run.messages[: cleared + 1]
 
 
 def run_sides(

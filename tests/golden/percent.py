@@ -10,7 +10,8 @@
 
 `# %% ID FLAGS` starts a code cell. Flags: `gpu` or `cpu` ask for a device as the cell's settings do, `raises` lets it
 fail, `from=ID` gives it the text of an earlier cell, as if that were run again. Lines of magics are written as in a
-notebook, so that such a file need not be Python.
+notebook, so that such a file need not be Python. A head line `# run-again: N` says how many cells are taken for CPU
+cells at first and taken back.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ from typing import Any
 import nbformat.v4 as nbf
 
 _CELL = re.compile(r"# %% (?P<id>[A-Za-z0-9_-]+)(?P<flags>( \S+)*)\s*")
-_HEAD = re.compile(r"# (?P<key>gpu-cells): (?P<value>\d+)")
+_HEAD = re.compile(r"# (?P<key>gpu-cells|run-again): (?P<value>\d+)")
 
 
 @dataclass(frozen=True)
 class PercentNotebook:
-    """A notebook; `gpu_cells` is how many of its runs are to be labelled gpu."""
+    """A notebook; `gpu_cells`: how many of its runs end on a GPU; `run_again`: how many begin without one."""
 
     title: str
     gpu_cells: int
     notebook: Any
+    run_again: int = 0
 
 
 def read_percent(path: Path) -> PercentNotebook:
@@ -60,7 +62,8 @@ def read_percent(path: Path) -> PercentNotebook:
         raise ValueError(f"{path.name}: the file begins with what it shows and a line `# gpu-cells: N`")
     for cell in cells:
         cell.source = "\n".join(texts[cell.id]).strip("\n")
-    return PercentNotebook(" ".join(title), int(head["gpu-cells"]), nbf.new_notebook(cells=cells))
+    made = nbf.new_notebook(cells=cells)
+    return PercentNotebook(" ".join(title), int(head["gpu-cells"]), made, int(head.get("run-again", 0)))
 
 
 def _new_cell(cell_id: str, flags: list[str], texts: dict[str, list[str]], place: str) -> tuple[Any, list[str]]:

@@ -59,6 +59,8 @@ def test_golden_notebook_shows_what_an_ordinary_kernel_shows(path: Path, run_bot
     failed = {cell.name for cell in sides["reference"].cells if cell.reply["status"] != "ok"}
     assert failed == may_fail, "cells that fail on an ordinary kernel, and cells marked `raises`"
     check_gpu_cells(sides["here"], source.gpu_cells)
+    again = [cell.name for cell in sides["here"].cells if cell.run_again]
+    assert len(again) == source.run_again, f"run again: {', '.join(again)}"
 
 
 @pytest.mark.parametrize("cells", [BASICS, LIBRARIES], ids=["basics", "libraries"])

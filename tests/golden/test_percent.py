@@ -12,7 +12,9 @@ def test_notebook_is_read_with_its_settings(tmp_path: Path) -> None:
     path = tmp_path / "n.py"
     path.write_text(GOOD)
     found = read_percent(path)
-    assert (found.title, found.gpu_cells) == ("What it shows.", 2)
+    assert (found.title, found.gpu_cells, found.run_again) == ("What it shows.", 2, 0)
+    path.write_text("# run-again: 3\n" + GOOD)
+    assert read_percent(path).run_again == 3
     assert [(cell.id, cell.source) for cell in found.notebook.cells] == [("a", "x = 1"), ("b", "x / 0"), ("c", "x = 1")]
     assert found.notebook.cells[1].metadata == {"looseleaf": {"device": "gpu"}, "tags": ["raises-exception"]}
 

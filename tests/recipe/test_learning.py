@@ -37,7 +37,9 @@ def test_cell_whose_calls_cannot_be_followed_is_uncertain() -> None:
     session = Session()
     hidden = session.recipe("local_helper.train(t)")
     assert hidden.label is CPU and hidden.confidence < CERTAIN and "local_helper" in hidden.reason
-    assert session.recipe("t.to(cfg.where)").confidence < CERTAIN
+    for found in ("t.to(cfg.where)", "getattr(t, 'cu' + 'da')()", "def f(n):\n    return getattr(t, n)()\nf('cuda')"):
+        assert session.recipe(found).confidence < CERTAIN, found
+    assert session.recipe("getattr(t, 'shape')").confidence >= CERTAIN
     for plain in ("t.sum()", "print(local_helper)", "x = [1]", "len(local_helper.NAMES)"):
         assert session.recipe(plain).confidence >= CERTAIN, plain
 
