@@ -102,6 +102,8 @@ class StateStore:
         self.units: dict[bytes, bytes] = {}
         self.manifests: list[bytes] = []
         self.before_commit: Callable[[], None] = lambda: None
+        # Hashes of units that workers asked for, in order.
+        self.fetched: list[bytes] = []
 
 
 class Worker:
@@ -169,6 +171,7 @@ class Worker:
     def _on_fetch_units(self, message: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         if not all(unit_hash in self.store.units for unit_hash in message["hashes"]):
             raise NotFound("UNIT_UNKNOWN")
+        self.store.fetched += message["hashes"]
         return {"units": [[unit_hash, self.store.units[unit_hash]] for unit_hash in message["hashes"]]}, []
 
     def _on_map_regions(self, message: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:

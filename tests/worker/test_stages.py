@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from looseleaf.errors import Unavailable
 
 Worker = Any
 MakeWorker = Callable[..., Any]
@@ -55,6 +58,50 @@ def test_prepare_again_with_a_newer_version_refreshes_a_warm_worker(make_worker:
     report = warm.prepare(["x", "y"])
     assert report["missing"] == []
     assert shown(warm, "x, y", 3) == "[1, 2] kept"
+
+
+def test_edits_of_a_cell_fetch_each_variable_once_and_change_nothing_outside(
+    make_worker: MakeWorker, tmp_path: Path
+) -> None:
+    first = make_worker()
+    first.run(f"import os, random\nos.chdir({str(tmp_path)!r})\na, b, c, d = [1], [2], [3], [4]")
+    first.run("random.seed(3)", 2)
+    worker = make_worker(first.store, prepare=False)
+    # As recipes grow while a person types, and shrink again.
+    asked = [["a"], ["a", "b"], ["b"], ["a", "b", "c"], ["a", "b", "c"], ["a", "d"]]
+    fetched = []
+    for names in asked:
+        worker.prepare(names, imports=["wave"], ahead=True)
+        fetched.append(len(first.store.fetched))
+    assert len(set(first.store.fetched)) == len(first.store.fetched)
+    grew = [after > before for before, after in itertools.pairwise([0, *fetched])]
+    assert grew == [True, True, False, True, False, True]
+    assert (len(first.store.manifests), list(tmp_path.iterdir()), worker.events.qsize()) == (2, [], 0)
+    seeded = "(random := __import__('random')).getstate() == random.Random(3).getstate()"
+    assert shown(worker, f"a, b, c, d, {seeded}", 3) == "[1] [2] [3] [4] True"
+
+
+def test_own_modules_run_at_run_and_never_before(make_worker: MakeWorker, tmp_path: Path) -> None:
+    (tmp_path / "ll_own.py").write_text("print('run', file=open('runs', 'a'))\nclass Thing:\n  size = 3\n")
+    first = make_worker()
+    first.run(f"import os\nos.chdir({str(tmp_path)!r})\nimport ll_own\nthing = ll_own.Thing()\nother = [1]")
+    runs = tmp_path / "runs"
+    runs.unlink()
+    worker = make_worker(first.store, prepare=False)
+    told = worker.prepare(["thing", "other", "ll_own"], ahead=True)
+    assert (told["waiting"], told["missing"], runs.exists()) == (["ll_own", "thing"], [], False)
+    assert worker.prepare(["thing", "other", "ll_own"])["waiting"] == []
+    assert runs.read_text() == "run\n"
+    assert shown(worker, "thing.size, type(thing) is ll_own.Thing, other", 2) == "3 True [1]"
+    (tmp_path / "ll_own.py").write_text("class Thing:\n  size = 44\n")
+    with pytest.raises(Unavailable, match="OWN_FILES_CHANGED.*ll_own"):
+        worker.prepare(["thing"])
+    # What no version has lives here only: it goes on as a process does.
+    worker.prepare(["thing"], keep_modules=True)
+    assert shown(worker, "thing.size", 3) == "3"
+    fresh = make_worker(first.store, prepare=False)
+    fresh.prepare(["thing"])
+    assert shown(fresh, "thing.size", 4) == "44"
 
 
 def test_prepare_of_a_name_that_does_not_exist_reports_it(make_worker: MakeWorker) -> None:
