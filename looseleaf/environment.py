@@ -34,7 +34,7 @@ class Environment:
         folders = {paths["purelib"], paths["platlib"], *site.getsitepackages()}
         if site.ENABLE_USER_SITE:
             folders.add(site.getusersitepackages())
-        own = {paths["stdlib"], paths["platstdlib"], os.getcwd(), ""}
+        own = {paths["stdlib"], paths["platstdlib"], _working_directory(), ""}
         # Folders that a `.pth` file put on the path hold distributions of their own.
         folders.update(entry for entry in sys.path if entry not in own and _has_marks(entry))
         conda = os.path.join(sys.prefix, _CONDA_FOLDER)
@@ -54,6 +54,13 @@ class Environment:
             for name, time_ns in _marks(folder):
                 digest.update(f"\0{name}\0{time_ns}".encode("utf-8", "surrogateescape"))
         return digest.hexdigest()
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError:
+        return ""  # it was deleted
 
 
 def _marks(folder: str) -> list[tuple[str, int]]:

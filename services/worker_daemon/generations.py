@@ -16,7 +16,7 @@ from looseleaf.services.worker_daemon.zygote import Zygote
 log = structlog.get_logger()
 
 # How often the environment is looked at while nobody needs a worker: an install then costs the next cell no wait.
-LOOK_INTERVAL_S: Final = 5.0
+LOOK_INTERVAL_S: Final = 2.0
 
 
 class ZygoteGenerations:

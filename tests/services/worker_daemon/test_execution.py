@@ -65,6 +65,35 @@ async def test_worker_on_another_gpu_is_not_used(bench: Bench) -> None:
     assert second.worker_id != first.worker_id and second.path == types_pb2.START_PATH_COLD
 
 
+async def test_worker_from_before_an_install_is_not_used_unless_no_other_will_do(bench: Bench) -> None:
+    _execution, first = await bench.run()
+    bench.parts.forker.installed = "e-2"
+    _execution, second = await bench.run(worker_id=WorkerId(first.worker_id), path=2)
+    assert second.worker_id != first.worker_id and second.path == types_pb2.START_PATH_COLD
+    assert [facts.worker_id for facts in bench.pool.facts()] == [second.worker_id]
+    bench.pool.usable(WorkerId(second.worker_id), SESSION, ONE).facts.hold(["gen"], ["gen"], 0.0)  # type: ignore[union-attr]
+    bench.parts.forker.installed = "e-3"
+    _execution, third = await bench.run(worker_id=WorkerId(second.worker_id), path=2, required=True)
+    assert third.worker_id == second.worker_id and third.path == types_pb2.START_PATH_WARM
+
+
+async def test_worker_with_modules_of_older_files_is_replaced_before_the_cell_runs(bench: Bench) -> None:
+    asked: list[tuple[bool, bool]] = []
+
+    async def older_files(worker: ScriptedWorker, request: Any) -> Any:
+        asked.append((request["ahead"], request["keep_modules"]))
+        if len(asked) == 2:
+            raise Unavailable("OWN_FILES_CHANGED", "the file of helper has changed")
+        return await prepare_well(worker, request)
+
+    bench.parts.script.prepare = older_files
+    _execution, first = await bench.run()
+    _execution, second = await bench.run(worker_id=WorkerId(first.worker_id), path=2)
+    assert second.worker_id != first.worker_id and second.error_reason == ""
+    assert asked == [(False, False)] * 3
+    assert [worker.asked.count("run") for worker in bench.parts.forker.workers] == [1, 1]
+
+
 async def test_other_workers_on_the_gpu_make_way(bench: Bench) -> None:
     _execution, first = await bench.run()
     _execution, second = await bench.run(worker_id=None)
