@@ -36,6 +36,13 @@ class Batch:
         self._admit(key, 0)
         self._writes[key] = None
 
+    def with_row(self, key: bytes, value: bytes) -> Batch:
+        """A copy that puts one more row."""
+        copy = Batch()
+        copy._writes = {**self._writes, key: value}
+        copy.size_bytes = self.size_bytes + len(key) + len(value)
+        return copy
+
     def __len__(self) -> int:
         return len(self._writes)
 
@@ -55,6 +62,7 @@ class KvBackend(Protocol):
     """Bytes to bytes, ordered by key bytewise, owned by one process at a time, usable from any of its threads.
 
     Every method blocks: event loops call it on a thread of a bounded executor (`Service.run_blocking`).
+    Opening one that lost batches which a flush had made safe raises Corrupt `KV_LOG_DAMAGED` instead of hiding it.
     Raises, from every method: Unavailable `KV_CLOSED` after `close`, Unavailable `KV_IO` for an error of the disk,
     CapacityExceeded `DISK_FULL`, Corrupt `KV_CORRUPT`. After any of them but the first the backend goes on serving:
     a later write works as soon as the disk does.

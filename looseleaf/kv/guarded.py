@@ -10,38 +10,15 @@ import atexit
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 from looseleaf.errors import CapacityExceeded, Corrupt, LooseLeafError, Unavailable
 from looseleaf.kv.backend import SCAN_LIMIT_MAX, Batch, check_scan_limit
+from looseleaf.kv.engine import Engine
 from looseleaf.logs import get_logger
 
 log = get_logger()
 _T = TypeVar("_T")
-
-
-class Engine(Protocol):
-    """One open database; raises whatever its library raises. Called by one thread at a time, but for `sync`."""
-
-    def get(self, key: bytes) -> bytes | None: ...
-
-    def multi_get(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
-
-    def write(self, batch: Batch) -> None:
-        """Applies the batch; it survives SIGKILL when this returns."""
-        ...
-
-    def scan(self, prefix: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]: ...
-
-    def sync(self) -> None:
-        """Makes all finished writes survive a loss of power; may run beside every method but `close`."""
-        ...
-
-    def rewrite(self) -> None:
-        """The same by a slower way that does not rely on pages that a failed `sync` may have dropped."""
-        ...
-
-    def close(self) -> None: ...
 
 
 class GuardedKv:

@@ -13,21 +13,25 @@ from pathlib import Path
 from typing import Any, Final
 
 from looseleaf.kv.backend import Batch, take_prefix
+from looseleaf.kv.counted import CountedEngine
 from looseleaf.kv.guarded import GuardedKv
 
 _WRITE_BUFFER_BYTES: Final = 32 << 20
 _OPEN_FILES_MAX: Final = 512
 
 
-def open_rocksdb_py(path: Path) -> GuardedKv:
-    """Opens or creates the database in folder `path`; raises Unavailable `KV_LOCKED` if another process has it."""
-    return GuardedKv(str(path), lambda: RocksdbPyEngine(path))
+def open_rocksdb_py(path: Path, fdatasync: Callable[[int], None] = os.fdatasync) -> GuardedKv:
+    """Opens or creates the database in folder `path`, whose logs are synced by `fdatasync`.
+
+    Raises Unavailable `KV_LOCKED` if another process has it, Corrupt `KV_LOG_DAMAGED`.
+    """
+    return GuardedKv(str(path), lambda: CountedEngine(RocksdbPyEngine(path, fdatasync), path))
 
 
 class RocksdbPyEngine:
-    """See `guarded.Engine`."""
+    """See `Engine`."""
 
-    def __init__(self, path: Path, fdatasync: Callable[[int], None] = os.fdatasync) -> None:
+    def __init__(self, path: Path, fdatasync: Callable[[int], None]) -> None:
         import rocksdbpy
 
         self._batch_type: Any = rocksdbpy.WriteBatch
@@ -57,10 +61,15 @@ class RocksdbPyEngine:
         self._db.write(native)
 
     def scan(self, prefix: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
+        import rocksdbpy
+
         iterator = self._db.iterator(mode="from", key=start, direction=1)
         try:
             # Not list(iterator): that would ask for its length first, which exhausts it.
             return take_prefix(iterator, prefix, limit)
+        except rocksdbpy.RocksDBException as error:
+            # All that the binding tells of a scan that RocksDB broke off.
+            raise OSError("the scan met a block that is damaged or cannot be read") from error
         finally:
             iterator.close()
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from looseleaf.errors import Unsupported
 from looseleaf.kv.backend import Batch, take_prefix
+from looseleaf.kv.counted import CountedEngine
 from looseleaf.kv.guarded import GuardedKv
 
 _WRITE_BUFFER_BYTES: Final = 32 << 20
@@ -17,13 +18,14 @@ _OPEN_FILES_MAX: Final = 512
 def open_rocksdict(path: Path) -> GuardedKv:
     """Opens or creates the database in folder `path`.
 
-    Raises Unsupported `KV_KIND_MISSING` without the package, Unavailable `KV_LOCKED` if another process has it open.
+    Raises Unsupported `KV_KIND_MISSING` without the package, Unavailable `KV_LOCKED` if another process has it open,
+    Corrupt `KV_LOG_DAMAGED`.
     """
-    return GuardedKv(str(path), lambda: RocksdictEngine(path))
+    return GuardedKv(str(path), lambda: CountedEngine(RocksdictEngine(path), path))
 
 
 class RocksdictEngine:
-    """See `guarded.Engine`."""
+    """See `Engine`."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -57,7 +59,9 @@ class RocksdictEngine:
         self._db.write(native)
 
     def scan(self, prefix: bytes, start: bytes, limit: int) -> list[tuple[bytes, bytes]]:
-        return take_prefix(self._db.items(from_key=start), prefix, limit)
+        iterator = self._db.iter()
+        iterator.seek(start)
+        return take_prefix(_entries(iterator), prefix, limit)
 
     def sync(self) -> None:
         self._db.flush_wal(True)
@@ -67,3 +71,11 @@ class RocksdictEngine:
 
     def close(self) -> None:
         self._db.close()
+
+
+def _entries(iterator: Any) -> Iterator[tuple[bytes, bytes]]:
+    """What is left of a scan. Unlike `items()`, which ends there as if all were read, it raises at a damaged block."""
+    while iterator.valid():
+        yield iterator.key(), iterator.value()
+        iterator.next()
+    iterator.status()

@@ -18,9 +18,8 @@ from typing import Any
 
 from looseleaf.clock import ManualClock
 from looseleaf.kv import Batch, KvBackend
-from looseleaf.kv.guarded import GuardedKv
 from looseleaf.kv.opening import open_kv
-from looseleaf.kv.rocksdb_py import RocksdbPyEngine
+from looseleaf.kv.rocksdb_py import open_rocksdb_py
 from looseleaf.services.checkpoint_store.disk import Disk
 from looseleaf.services.checkpoint_store.regions import Region
 from looseleaf.services.checkpoint_store.store import Store, StoreLimits
@@ -124,7 +123,7 @@ def open_index(path: Path, kind: str, log: Log) -> KvBackend:
         os.fdatasync(fd)
         log.note("log synced", file=os.readlink(f"/proc/self/fd/{fd}"), length=os.fstat(fd).st_size)
 
-    return GuardedKv(str(path), lambda: RocksdbPyEngine(path, sync))
+    return open_rocksdb_py(path, sync)
 
 
 def state_of(number: int) -> State:
