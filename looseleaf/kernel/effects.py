@@ -48,7 +48,7 @@ _WRITERS: Final = (
 class Effects:
     """What one cell did outside, in its own thread. Once it touched a GPU a further effect is stopped by GpuTouch.
 
-    `seen`: the first EFFECTS_MAX, as what the cell "already" did. Imports have none: each process repeats them.
+    `seen`: the first EFFECTS_MAX, as what the cell did. Imports have none: each process repeats them.
     """
 
     def __init__(self, touch: TouchWatch) -> None:
@@ -137,7 +137,7 @@ def _started(arguments: tuple[Any, ...]) -> str:
 
 
 def effect_of(event: str, args: tuple[Any, ...]) -> str:
-    """What an audit event does outside the process, as what a cell "already" did; empty if nothing lasting."""
+    """What an audit event does outside the process, as what a cell did; empty if nothing lasting."""
     if event == "open":
         path, flags = args[0], args[2]
         return _on_path("wrote to", path) if isinstance(flags, int) and flags & _WRITING else ""

@@ -23,13 +23,14 @@ class ShellUndo:
         self._bound = {name: shell.user_ns[name] for name in names if name in shell.user_ns}
         self._names = names
         self._results = tell_results(shell)
+        self._shown = set(history.output_hist)
         # Inputs that were taken back, raw and parsed.
         self._taken: tuple[list[str], list[str]] = ([], [])
 
     def undo(self) -> None:
         """Number, inputs and results are those from before the cell; variables were made so already."""
         shell, history = self._shell, self._shell.history_manager
-        now = tell_results(shell)["numbers"]
+        shown = history.output_hist.keys() - self._shown
         raw, parsed = self._inputs
         self._taken = history.input_hist_raw[raw:], history.input_hist_parsed[parsed:]
         del history.input_hist_raw[raw:], history.input_hist_parsed[parsed:]
@@ -39,8 +40,9 @@ class ShellUndo:
                 shell.user_ns[name] = self._bound[name]
             else:
                 shell.user_ns.pop(name, None)
-        history.output_hist_reprs.pop(self._count, None)
-        set_results(shell, self._results, now)
+        for number in shown:
+            history.output_hist_reprs.pop(number, None)
+        set_results(shell, self._results, shown)
         shell.execution_count = self._count
         shell.payload_manager.clear_payload()
 

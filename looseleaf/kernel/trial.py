@@ -49,12 +49,12 @@ def _top(module: str) -> str:
 
 
 def why_not_again(seen: Sequence[str], unsaved: Collection[str], recipe: Recipe, *, threads_left: bool) -> str:
-    """Why a cell that used a GPU cannot be taken back and run again, as what "it already" did; empty if it can.
+    """Why a cell that used a GPU cannot be taken back and run again, as what it did; empty if it can.
 
     `seen`: its effects outside. `unsaved`: variables that no version has. `threads_left`: threads of earlier cells run.
     """
     if seen:
-        return f"it had already {seen[0]}" + (f", {seen[1]}" if len(seen) > 1 else "")
+        return f"it {' and '.join(seen[:2])} before"
     if used := sorted(set(recipe.names).intersection(unsaved)):
         return f"it may have changed `{used[0]}`, which no version can hold"
     if threads_left:

@@ -43,7 +43,8 @@ _SHELL_CALLS = frozenset({"get_ipython"})
 _FOLLOWED = HOST_PACKAGES | sys.stdlib_module_names | frozenset(
     [
         "__main__", "builtins", "torch", "torchvision", "torchaudio", "ipywidgets", "matplotlib_inline", "ipykernel",
-        "jax", "tensorflow", "keras", "flax", "looseleaf", "cloudpickle",
+        "jax", "tensorflow", "keras", "flax", "looseleaf", "cloudpickle", "huggingface_hub", "gym", "gymnasium",
+        "packaging", "statsmodels", "wordcloud", "pytesseract", "networkx", "bokeh", "altair",
     ]
 )  # fmt: skip
 # Their use of a GPU is not seen by torch's devices.
