@@ -13,6 +13,7 @@ from looseleaf.errors import InvalidArgument, Unsupported
 # Numbers of DLPack's device types. Pinned and managed memory are the host's to read.
 _HOST_TYPES: Final = {1, 3, 13}
 _CUDA_TYPE: Final = 2
+CPU: Final = "cpu"
 # CUDA arrays may still be written by work in any stream; the tracker waits for the whole device itself.
 _NO_STREAM: Final = -1
 _READ_ONLY: Final = 1
@@ -86,7 +87,7 @@ def span_of(array: Any) -> Span:
     item_bits = tensor.dtype.bits * tensor.dtype.lanes
     first = (tensor.data or 0) + tensor.byte_offset
     low, size = _extent(tensor.shape[: tensor.ndim], strides, item_bits)
-    device = f"cuda:{number}" if kind == _CUDA_TYPE else "cpu"
+    device = f"cuda:{number}" if kind == _CUDA_TYPE else CPU
     # A capsule that nobody takes over frees its tensor with itself.
     return Span(first + low, size, device, is_readonly, capsule)
 
@@ -97,8 +98,18 @@ def _span_of_interface(array: Any, interface: dict[str, Any]) -> Span:
     strides = interface.get("strides")
     in_items = None if strides is None else [stride / item_bytes for stride in strides]
     low, size = _extent(interface["shape"], in_items, item_bytes * 8)
-    device = f"cuda:{_cuda_device_of(first)}" if size else "cuda:0"
+    device = _device_at(first) if size else "cuda:0"
     return Span(first + low if size else 0, size, device, bool(is_readonly), array)
+
+
+def _device_at(address: int) -> str:
+    try:
+        return f"cuda:{_cuda_device_of(address)}"
+    except InvalidArgument as error:
+        if error.reason == "MANAGED_MEMORY":
+            # Reading it on the device would move its pages there.
+            return CPU
+        raise
 
 
 def _cuda_device_of(address: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -56,6 +57,27 @@ def test_gpu_check_failing_part_stops_nothing_and_fails_the_run(
     printed = capsys.readouterr().out
     assert "failed" in printed
     assert "second: figure 1" in printed
+
+
+def test_gpu_check_part_that_takes_all_the_time_is_cut_off(gpu_check: Any) -> None:
+    read, write = os.pipe()
+
+    def blocks(device: str) -> dict[str, Any]:
+        return {"read": os.read(read, 1)}
+
+    found = gpu_check.run_part(gpu_check.Part("long", blocks, 0.1, True), "cpu", 0.05)
+    os.close(read)
+    os.close(write)
+    assert (found["outcome"], "cut off" in found["reason"]) == ("failed", True)
+    # What it replaced is as it was.
+    assert gpu_check.run_part(gpu_check.Part("next", lambda device: {}, 1, True), "cpu", 9.0)["outcome"] == "ok"
+
+
+def test_gpu_check_has_every_part_and_they_fit_its_time(gpu_check: Any) -> None:
+    parts = gpu_check.parts()
+    wanted = ("equal", "every write", "speed", "dirty set", "pinning", "attach", "session", "tests of real devices")
+    assert [part for word, part in zip(wanted, parts, strict=True) if word not in part.name] == []
+    assert sum(part.share_s for part in parts) <= gpu_check.BUDGET_S <= 480
 
 
 def test_gpu_check_part_without_time_left_is_skipped(gpu_check: Any) -> None:

@@ -78,6 +78,19 @@ def test_span_of_contiguous_interface_may_leave_out_strides(monkeypatch: pytest.
     assert span_of(CudaArray(array, with_strides=False))[:2] == bounds(array)
 
 
+def test_span_of_managed_memory_is_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    reasons = iter(["MANAGED_MEMORY", "NOT_DEVICE_MEMORY"])
+
+    def refuses(address: int) -> int:
+        raise InvalidArgument(next(reasons), "as the tracker says")
+
+    monkeypatch.setattr(device_memory, "_cuda_device_of", refuses)
+    array = np.arange(12.0)[::-3]
+    assert span_of(CudaArray(array))[:3] == (*bounds(array), "cpu")
+    with pytest.raises(InvalidArgument, match="NOT_DEVICE_MEMORY"):
+        span_of(CudaArray(array))
+
+
 def test_span_of_readonly_array_says_so() -> None:
     array = np.arange(5)
     assert not span_of(array).is_readonly
