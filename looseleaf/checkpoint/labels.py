@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from looseleaf.checkpoint.bundles import Bundle
 from looseleaf.checkpoint.loaded_memory import Home, LoadedMemory
@@ -72,10 +72,11 @@ class Labels:
 
     def live(self, some_id: int) -> Any:
         """The live object or LoadedMemory behind a unit's or payload's id; None if there is none here."""
-        bundle = self._bundles.get(UnitId(some_id))
+        unit_id = cast(UnitId, some_id)
+        bundle = self._bundles.get(unit_id)
         if bundle is not None:
             return bundle
-        ref = self._heads.get(UnitId(some_id))
+        ref = self._heads.get(unit_id)
         if ref is not None:
             return ref.get()
         home = self._homes.get(some_id)

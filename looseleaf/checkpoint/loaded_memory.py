@@ -25,13 +25,17 @@ def check_elements(
     start: int, shape: Sequence[int], strides: Sequence[int], item_bytes: int, within_bytes: int
 ) -> None:
     """As `check_range` for elements; `start` and `strides` in bytes."""
-    if len(shape) != len(strides) or any(count < 0 for count in shape):
+    if len(shape) != len(strides) or min(shape, default=0) < 0:
         raise Corrupt("PAYLOAD_DAMAGED", f"a saved value of shape {tuple(shape)} has strides {tuple(strides)}")
     if 0 in shape:
         return
-    steps = [(count - 1) * stride for count, stride in zip(shape, strides, strict=True)]
-    low = start + sum(step for step in steps if step < 0)
-    check_range(low, start + sum(step for step in steps if step > 0) + item_bytes - low, within_bytes)
+    low = high = start
+    for count, stride in zip(shape, strides, strict=True):
+        if stride < 0:
+            low += (count - 1) * stride
+        else:
+            high += (count - 1) * stride
+    check_range(low, high + item_bytes - low, within_bytes)
 
 
 class LoadedMemory:
@@ -68,7 +72,9 @@ class LoadedMemory:
             return 0
         if self._exporter is None:
             return int(self._storages[0, self.size_bytes].data_ptr())
-        return ctypes.addressof(ctypes.c_char.from_buffer(self._exporter))
+        exporter = self._exporter
+        is_array = isinstance(exporter, ctypes.Array)
+        return ctypes.addressof(exporter if is_array else ctypes.c_char.from_buffer(exporter))
 
     def owners(self) -> list[Any]:
         """What the memory lives by, each of them referable weakly."""
@@ -101,7 +107,7 @@ class LoadedMemory:
         self._storages[offset, storage.nbytes()] = storage
 
     def _make_storage(self, offset: int, size_bytes: int) -> Any:
-        torch: Any = importlib.import_module("torch")
+        torch: Any = sys.modules.get("torch") or importlib.import_module("torch")
         if size_bytes == 0:
             return torch.UntypedStorage(0)
         buffer = self._exporter if self._exporter is not None else self.array_buffer()

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # Kinds of operations, by the names that tensors show; each has one class.
 SHOWN_NAMES_MAX: Final = 1024
+# Of torch itself, whatever devices are imitated.
+_set_storage: Final[Any] = torch._C.TensorBase.set_
 _PLAIN_DISPATCH: Final = torch.Tensor.__torch_dispatch__
 
 
@@ -181,15 +183,14 @@ def tensor(
     if inference:
         with torch.inference_mode():
             return _as_kind(_strided(storage, dtype, geometry), kind, False)
-    with torch.no_grad():
-        made = _strided(storage, dtype, geometry)
-        if size_bytes == 0 and storage.nbytes():
-            # Its elements were given up by `resize_(0)`, its shape was not.
-            storage.resize_(0)
-        if conjugate:
-            torch._C._set_conj(made, True)
-        if negative:
-            torch._C._set_neg(made, True)
+    made = _strided(storage, dtype, geometry)
+    if size_bytes == 0 and storage.nbytes():
+        # Its elements were given up by `resize_(0)`, its shape was not.
+        storage.resize_(0)
+    if conjugate:
+        torch._C._set_conj(made, True)
+    if negative:
+        torch._C._set_neg(made, True)
     if graph is None:
         return _as_kind(made, kind, requires_grad)
     with torch.enable_grad():
@@ -201,7 +202,8 @@ def tensor(
 
 def _strided(storage: Any, dtype: torch.dtype, geometry: tuple[int, Any, Any]) -> torch.Tensor:
     offset, size, stride = geometry
-    return torch.empty(0, dtype=dtype, device=storage.device).set_(storage, offset, size, stride)
+    made: torch.Tensor = _set_storage(torch.empty(0, dtype=dtype, device=storage.device), storage, offset, size, stride)
+    return made
 
 
 def _as_kind(made: torch.Tensor, kind: type, requires_grad: bool) -> torch.Tensor:

@@ -77,11 +77,12 @@ def integers(message: Mapping[str, Any], key: str, default: list[int] | None = N
 def rows(message: Mapping[str, Any], key: str, *types: type) -> list[tuple[Any, ...]]:
     """The list of rows under `key`, each with one value of each of `types`; ints are >= 0, bools are no ints."""
     checked: list[tuple[Any, ...]] = []
+    numbers = [place for place, wanted in enumerate(types) if wanted is int]
     for row in sequence(message, key):
-        if not isinstance(row, list) or len(row) != len(types):
-            _refuse(message, key, f"a list of rows of {len(types)}")
-        for value, wanted in zip(row, types, strict=True):
-            if type(value) is not wanted or (type(value) is int and value < 0):
-                _refuse(message, key, f"a list of rows of ({', '.join(t.__name__ for t in types)})")
+        if type(row) is not list or tuple(map(type, row)) != types:
+            _refuse(message, key, f"a list of rows of ({', '.join(t.__name__ for t in types)})")
         checked.append(tuple(row))
+    for place in numbers:
+        if min((row[place] for row in checked), default=0) < 0:
+            _refuse(message, key, "a list of rows whose numbers are >= 0")
     return checked

@@ -97,7 +97,7 @@ def test_save_without_room_changes_nothing_and_the_next_one_does_all(call):
     check_all_saved(io)
 
 
-@pytest.mark.parametrize("step", ["region_hashes", "dirty_regions", "encode_manifest", "hash128"])
+@pytest.mark.parametrize("step", ["hash_blocks", "RegionList", "encode_manifest", "hash128"])
 def test_save_without_memory_is_told_with_what_is_left(monkeypatch, step):
     io = TightIO()
     tracker = session(io)
