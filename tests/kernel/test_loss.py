@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kernel_fake_daemon import FakeShell, FakeStore
 
-from looseleaf.errors import PreconditionFailed, Unavailable
+from looseleaf.errors import CapacityExceeded, PreconditionFailed, Unavailable
 
 New = Callable[..., Any]
 REJOINS = pytest.mark.leaks_ok("the module's kernel joins the daemon again; the new connection outlives the test")
@@ -205,3 +205,12 @@ def test_torch_questions_are_answered_for_the_pool_and_use_is_refused(new_notebo
     outcome = notebook.run("%%cpu\ntorch.ones(2).cuda()")
     assert "CUDA_IN_CPU_CELL" in outcome.error[1] and "%%gpu" in outcome.error[1]
     assert notebook.run("torch.ones(2).cuda()").report["label"] == "gpu"
+    # A cell that may need a GPU waits for none: it is tried here, and what that showed is learned.
+    notebook.ok("import pathlib\ndevice = 'cuda'\ntorch.save(torch.ones(2), 'x.pt')")
+    daemon.requests.clear()
+    daemon.refuse["submit"] = CapacityExceeded("NO_GPU_FREE", "all are busy")
+    tried = notebook.ok("torch.load(pathlib.Path('x').with_suffix('.pt'))")
+    assert tried.result == "tensor([1., 1.])" and tried.report["path"] == "cpu" and tried.kinds == ["execute_result"]
+    assert daemon.wait_for("submit")["waits"] is False
+    again = notebook.ok("torch.load(pathlib.Path('x').with_suffix('.pt'))")
+    assert again.report["path"] == "cpu" and "was learned" in again.report["reason"] and daemon.count("submit") == 1
