@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from looseleaf.recipe.lessons import Observation
 from looseleaf.recipe.recipe import Recipe
+from looseleaf.units import format_bytes
 
 ENTRIES_MAX: Final = 500
 
@@ -50,14 +51,20 @@ def note_of(recipe: Recipe, ran: str, seen: Observation | None, used: str = "") 
     """What a run has taught of its cell's label, in words."""
     if used:
         what = "run again on a GPU" if ran == "cpu, then gpu" else "not run again"
-        return f"used the GPU ({used}), {what}; " + ("learned: gpu" if seen is not None else "not learned")
+        return f"used the GPU ({used}), {what}; {_learned(seen)}"
     if seen is None:
         return ""
     if recipe.label == "gpu" and not seen.touched_gpu:
         return "did not use the GPU; learned"
     if recipe.label == "cpu" and seen.touched_gpu:
-        return "used the GPU; learned: gpu"
+        return f"used the GPU; {_learned(seen)}"
     return ""
+
+
+def _learned(seen: Observation | None) -> str:
+    if seen is None:
+        return "not learned"
+    return "learned: gpu" + (f", at most {format_bytes(seen.peak_bytes)} there" if seen.peak_bytes else "")
 
 
 def observed_here(recipe: Recipe, used: str, run_s: float, *, ok: bool) -> Observation | None:
@@ -73,4 +80,5 @@ def observed_there(recipe: Recipe, saved: Mapping[str, Any] | None, *, ok: bool)
     touched = figures.get("gpu_pinned_s", 0.0) > 0
     if not figures or not recipe.guess or recipe.confidence >= 1.0 or not (touched or ok):
         return None
-    return Observation(recipe.guess, touched, int(figures.get("peak_bytes", 0)), float(figures.get("run_s", 0.0)))
+    peak_bytes = int((saved or {}).get("peak_device_bytes", 0))
+    return Observation(recipe.guess, touched, peak_bytes, float(figures.get("run_s", 0.0)))

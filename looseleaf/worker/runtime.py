@@ -30,6 +30,7 @@ from looseleaf.worker.left_watch import LeftWatch
 from looseleaf.worker.leftovers import anonymous_bytes, end_group, leftovers
 from looseleaf.worker.log_format import LogFormat
 from looseleaf.worker.origin import under
+from looseleaf.worker.peak import PeakBytes
 from looseleaf.worker.plain import plain
 from looseleaf.worker.raw_output import RawOutput
 from looseleaf.worker.result_cache import begin_caches
@@ -67,6 +68,7 @@ class WorkerRuntime:
         self._execution_id = ""
         # What the zygote had; a worker holds only what came since.
         self._anonymous_bytes_at_birth = anonymous_bytes()
+        self._peak = PeakBytes()
         # The cell that runs; empty between cells.
         self._running = ""
         self._link = ThreadedLink(channel, self._take_event, self._take_request, self._leave)
@@ -221,6 +223,7 @@ class WorkerRuntime:
         self._tell_end(reply, {
             "execution_id": execution_id, "run_s": run_s,
             "first_touch_s": None if touched_s is None else max(0.0, touched_s - began_s), "left": left,
+            "peak_bytes": self._peak.of_cell(touched=touched_s is not None),
         })
         try:
             return self._runner.context.run(self._save, execution_id, source, cell_id, bool(left))

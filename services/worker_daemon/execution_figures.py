@@ -24,6 +24,7 @@ class CellTimes:
         self._elapsed_ms = elapsed_ms
         self._granted_s = granted_s
         self._first_touch_s: float | None = None
+        self._peak_bytes = 0
 
     def since_arrival_ms(self) -> float:
         """Milliseconds since the execution came here."""
@@ -46,6 +47,7 @@ class CellTimes:
         """The cell ended, as the worker's message says."""
         self.ended_s = time.monotonic()
         self.figures.run_s = fields.number(message, "run_s", 0.0)
+        self._peak_bytes = fields.integer(message, "peak_bytes", 0)
         if message.get("first_touch_s") is not None:
             # The worker counts from its first statement.
             self._first_touch_s = (self.started_s or self._began_s) + fields.number(message, "first_touch_s")
@@ -65,6 +67,7 @@ class CellTimes:
             self.figures.gpu_pinned_s = max(0.0, now_s - self._first_touch_s)
         self.released()
         saved.figures.CopyFrom(self.figures)
+        saved.peak_device_bytes = self._peak_bytes
 
     def released(self) -> None:
         """The lease ends now."""

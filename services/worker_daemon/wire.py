@@ -73,6 +73,7 @@ def saved_body(saved: pb.CellSaved) -> Body:
         "worker_id": saved.worker_id,
         "pid": saved.pid,
         "left_running": saved.left_running,
+        "peak_device_bytes": saved.peak_device_bytes,
     }
 
 

@@ -66,7 +66,7 @@ def test_run_teaches_unless_a_person_decided_or_it_failed_untouched() -> None:
     assert observed_here(found, "", 2.0, ok=True) == Observation("g", False, 0, 2.0)
     assert observed_here(found, "", 2.0, ok=False) is None
     assert observed_here(recipe(CPU, 1.0), "Tensor.cuda", 2.0, ok=True) is None
-    figures = {"figures": {"gpu_pinned_s": 0.5, "run_s": 1.5, "peak_bytes": 7}}
+    figures = {"figures": {"gpu_pinned_s": 0.5, "run_s": 1.5}, "peak_device_bytes": 7}
     assert observed_there(found, figures, ok=False) == Observation("g", True, 7, 1.5)
     idle = {"figures": {"gpu_pinned_s": 0.0, "run_s": 1.0}}
     assert observed_there(found, idle, ok=False) is None
@@ -78,12 +78,12 @@ def test_label_log_keeps_the_newest_and_says_what_was_learned() -> None:
     log = LabelLog()
     for number in range(ENTRIES_MAX + 1):
         log.add(number, "x", recipe(CPU, 0.9), "cpu", Observation("g", False))
-    log.add(7, "x", recipe(CPU, 0.8), "cpu, then gpu", Observation("g", True), "Tensor.cuda")
+    log.add(7, "x", recipe(CPU, 0.8), "cpu, then gpu", Observation("g", True, 2048), "Tensor.cuda")
     log.add(8, "x", recipe(CPU, 0.8), "cpu", Observation("g", True), "Tensor.cuda")
     log.add(9, "x", recipe(GPU, 0.8), "gpu", Observation("g", False))
     assert len(log.newest(10_000)) == ENTRIES_MAX
     assert [entry.note for entry in log.newest(4)] == [
-        "", "used the GPU (Tensor.cuda), run again on a GPU; learned: gpu",
+        "", "used the GPU (Tensor.cuda), run again on a GPU; learned: gpu, at most 2.0 KiB there",
         "used the GPU (Tensor.cuda), not run again; learned: gpu", "did not use the GPU; learned",
     ]  # fmt: skip
 

@@ -98,9 +98,13 @@ async def rig(tmp_path: Path) -> AsyncIterator[tuple[Clients, Frontend, Host, st
 async def test_runs_are_recorded_as_they_came(rig: Any) -> None:
     clients, frontend, _host, _address = rig
     runs = [{"sequence": 1, "cell_id": "c", "source": "x = 1", "ok": True}, {"sequence": 2, "source": "y", "ok": False}]
+    runs[1]["observed"] = {"guess": "g", "touched_gpu": True, "peak_bytes": 5, "duration_s": 0.5}
     assert await clients.record_runs(SESSION, runs) == 3
     heard = [(run.sequence, run.source, run.ok) for run in frontend.asked[0].runs]
     assert heard == [(1, "x = 1", True), (2, "y", False)]
+    seen = frontend.asked[0].runs[1].observed
+    assert (seen.guess, seen.touched_gpu, seen.peak_bytes, seen.duration_s) == ("g", True, 5, 0.5)
+    assert not frontend.asked[0].runs[0].HasField("observed")
 
 
 @pytest.mark.parametrize(

@@ -31,13 +31,14 @@ def test_figures_of_a_cell_that_touches_the_gpu_late(clock: Clock) -> None:
     clock.now_s = 102.0
     times.started()
     clock.now_s = 110.0
-    times.ended({"t": "ended", "run_s": 8.0, "first_touch_s": 3.0})
+    times.ended({"t": "ended", "run_s": 8.0, "first_touch_s": 3.0, "peak_bytes": 9})
     times.saved({"t": "ok", "dirty_regions": 1, "total_regions": 4, "bytes_moved": 7})
     clock.now_s = 112.0
     times.finish(saved)
     figures = saved.figures
     assert (figures.prepare_ms, figures.start_ms, figures.run_s, figures.save_ms) == (1000, 2500, 8, 2000)
     assert (figures.gpu_held_s, figures.gpu_pinned_s, figures.gpu_resident_s) == (13, 7, 0)
+    assert saved.peak_device_bytes == 9
     assert (figures.dirty_regions, figures.total_regions, figures.bytes_moved) == (1, 4, 7)
     clock.now_s = 120.0
     times.released()

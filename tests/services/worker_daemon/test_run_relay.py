@@ -211,6 +211,14 @@ async def test_interrupt_in_the_queue_ends_the_wait(clients: FakeClients) -> Non
     assert clients.closed == ["submit"]
 
 
+async def test_cell_that_waits_for_no_gpu_leaves_the_queue_at_once(clients: FakeClients) -> None:
+    clients.may_lease.clear()
+    kernel = Kernel(clients, waits=False)
+    with pytest.raises(CapacityExceeded, match="NO_GPU_FREE.*nothing was run"):
+        await within(kernel.relay.run())
+    assert clients.closed == ["submit"] and "lease" not in kernel.kinds
+
+
 async def test_interrupts_and_input_are_passed_on(clients: FakeClients) -> None:
     may_end = asyncio.Event()
     clients.connections = [[text(1), may_end, saved(2)]]
