@@ -7,6 +7,7 @@ a kernel of those leaves both as they are, and so do its workers.
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable
 from typing import Any, Final
@@ -14,6 +15,8 @@ from typing import Any, Final
 from looseleaf.devices.hook import PostImportHook
 from looseleaf.devices.patches import PatchSet, named
 from looseleaf.devices.virtual import VirtualGpus
+
+log = logging.getLogger("looseleaf.devices")
 
 LIBRARIES: Final = ("tensorflow", "jax")
 _GPU_PLATFORMS: Final = frozenset({"gpu", "cuda"})
@@ -54,7 +57,20 @@ class FrameworkAnswers:
         self._gpus = gpus
         self._patches = PatchSet()
         answers = {"tensorflow": self._tensorflow, "jax": self._jax}
-        self._hooks = [PostImportHook(name, answers[name]) for name in LIBRARIES]
+        self._hooks = [PostImportHook(name, self._quietly(name, answers[name])) for name in LIBRARIES]
+
+    @staticmethod
+    def _quietly(name: str, answer: Callable[[], None]) -> Callable[[], None]:
+        """What fails here would come out of the person's import, or keep the kernel from its cluster."""
+
+        def patch() -> None:
+            try:
+                answer()
+            except Exception as error:
+                # Another version than those known, or one that has opened its devices already.
+                log.warning("library_not_answered_for name=%s error=%s: %s", name, type(error).__name__, error)
+
+        return patch
 
     def start(self) -> None:
         """Answers at once for what is imported already."""

@@ -75,7 +75,7 @@ _FIELDS: dict[str, Callable[[Gpu, int, int], str]] = {
     "utilization.gpu": lambda gpu, index, count: "0",
     "utilization.memory": lambda gpu, index, count: "0",
 }
-_ALIASES = {"gpu_name": "name", "gpu_uuid": "uuid", "gpu_bus_id": "pci.bus_id", "pci.bus": "pci.bus"}
+_ALIASES = {"gpu_name": "name", "gpu_uuid": "uuid", "gpu_bus_id": "pci.bus_id"}
 
 
 def table(gpu: Gpu, now: str) -> str:

@@ -113,3 +113,18 @@ def test_pool_without_gpus_gives_none(libraries: tuple[Any, Any]) -> None:
     devices.install("kernel", "cuda", 0)
     assert tensorflow.config.list_physical_devices("GPU") == [] and not tensorflow.test.is_gpu_available()
     assert jax.default_backend() == "cpu"
+
+
+def test_library_of_another_shape_or_in_use_keeps_its_own_answers(
+    libraries: tuple[Any, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    tensorflow, jax = libraries
+
+    def in_use(*_args: Any) -> None:
+        raise RuntimeError("Visible devices cannot be modified after being initialized")
+
+    tensorflow.config.set_visible_devices = in_use
+    del jax.config
+    devices.install("kernel", "cuda", 1, description=H100)
+    assert tensorflow.config.list_physical_devices() == [CPU] and jax.default_backend() == "cpu"
+    assert [record.getMessage().split()[1] for record in caplog.records] == ["name=tensorflow", "name=jax"]
