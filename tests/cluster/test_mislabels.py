@@ -52,6 +52,7 @@ def test_cell_that_uses_a_gpu_on_the_cpu_is_taken_back_and_run_on_one(notebook: 
         assert refused.ename == "RERUN_REFUSED" and said in refused.error, refused
     assert (tmp_path / "out.txt").read_text() == "x"
     told = notebook.ok("%looseleaf explain").text
+    assert "learned: gpu, at most" in told
     assert told.count("run again on a GPU; learned: gpu") == 3 and told.count("not run again; learned: gpu") == 3
     # The reverse: a cell that looks like one for a GPU.
     where = notebook.ok("class Place:\n    device = 'cpu'\nplace = Place()\nplace.__class__ = Place")
