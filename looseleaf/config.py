@@ -121,6 +121,8 @@ class StoreConfig(ServiceConfig):
     disk_free_bytes_min: int = Field(default=1 * GIB, ge=0, description="disk that writes must leave free")
     garbage_interval_s: float = Field(default=300.0, gt=0, description="time between garbage collections")
     orphan_grace_s: float = Field(default=600.0, ge=0, description="life of bytes that no version names yet")
+    scrub_interval_s: float = Field(
+        default=86_400.0, gt=0, description="time between two readings of all bytes, which find what the disk damaged")
     database: Literal["rocksdb-py", "rocksdict"] = Field(default="rocksdb-py", description="binding of the index")
     memory_entries_max: int = Field(default=10_000, ge=1, description="remembered results of mutating requests")
 

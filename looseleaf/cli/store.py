@@ -57,6 +57,7 @@ def stats(data: DataOption = None, as_json: JsonOption = False, timeout_s: Timeo
         ["regions", counts["regions"],
          f"{counts['regions_on_disk']} on the disk: {on_disk}; {counts['regions_zero']} of zeros take none"],
         ["staged", counts["regions_staged"], "regions in some host's memory only"],
+        ["damaged", counts["regions_damaged"], "regions on the disk; taken again from a host that has them"],
         ["orphans", counts["orphans"], "units and regions that no version names; `looseleaf store gc` frees them"],
         ["used", f"{counts['used_bytes'] / max(1, counts['bytes_max']):.1%}", f"{used} of {limit}"],
     ]

@@ -231,6 +231,7 @@ class Collector:
                 if data is None:
                     continue
                 batch.delete(object_key)
+                self._index.damaged.discard(object_key)
                 if keys.is_region(object_key):
                     row = RegionRow.decode(data)
                     regions += 1

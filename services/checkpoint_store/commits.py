@@ -120,6 +120,8 @@ class Commits:
         carried = refs.regions.keys() & parent.regions.keys()
         carried_durable = parent_row is None or parent_row.durable
         durable = plan.durable and (carried_durable or not self._not_on_disk(session.tenant, carried))
+        # So that what is damaged is taken again from the host that saves, if it has it.
+        durable = durable and not self._names_damaged(session.tenant, refs)
         now = self._index.clock.unix_ms()
         version_row = VersionRow(
             request.parent, request.epoch, request.execution_id, now, durable, decoded.logical_bytes(),
@@ -162,9 +164,13 @@ class Commits:
             batch.put(keys.host_region_key(host_id, keys.region_key(tenant, region_id)), b"")
         return plan
 
+    def _names_damaged(self, tenant: bytes, refs: VersionRefs) -> bool:
+        damaged = self._index.damaged
+        return bool(damaged) and any(keys.region_key(tenant, region_id) in damaged for region_id in refs.regions)
+
     def _not_on_disk(self, tenant: bytes, region_ids: Iterable[bytes]) -> list[bytes]:
         rows = self._index.region_rows(tenant, sorted(region_ids))
-        return [region_id for region_id, row in rows.items() if row is None or row.slot is None]
+        return [region_id for region_id, row in rows.items() if row is None or not row.on_disk]
 
 
 def _moved_head(session: SessionRow, version: int, durable: bool, now_unix_ms: int) -> SessionRow:

@@ -56,6 +56,8 @@ class StoreIndex:
         self.clock = clock
         # Lock order: this one before the locks of the arena files and of the usage count.
         self.lock = threading.Lock()
+        # Keys of the RegionRows that are marked damaged; guarded by `lock`.
+        self.damaged: set[bytes] = set()
         self._check_format()
         pending = [int.from_bytes(key[1:], "big") for key, _ in scan_all(kv, keys.RELEASE)]
         self._next_release = max(pending, default=-1) + 1

@@ -12,13 +12,21 @@ from typing import Final
 from looseleaf.dirty_tracker import hash128
 from looseleaf.errors import Conflict, Corrupt, InvalidArgument, NotFound
 from looseleaf.kv import Batch
+from looseleaf.logs import get_logger
 from looseleaf.services.checkpoint_store.core import keys
-from looseleaf.services.checkpoint_store.core.rows import ZERO_SLOT, RegionRow, encode_number
+from looseleaf.services.checkpoint_store.core.rows import (
+    ZERO_SLOT,
+    RegionRow,
+    decode_optional_region,
+    encode_number,
+)
 from looseleaf.services.checkpoint_store.index import StoreIndex
 from looseleaf.services.checkpoint_store.region_files import RegionFiles
 from looseleaf.services.checkpoint_store.units import check_hash
-from looseleaf.services.checkpoint_store.usage import Usage, blocks_of
+from looseleaf.services.checkpoint_store.usage import Usage, blocks_of, disk_bytes_of
 from looseleaf.units import REGION_BYTES
+
+log = get_logger()
 
 # Slots that an upload fills before it syncs them and writes their rows.
 UPLOAD_BATCH_REGIONS: Final = 128
@@ -74,7 +82,7 @@ class Regions:
                 found = [slot for slot in slots if slot is not None]
                 # Pinned while the rows cannot change: the collector may free the slots from now on, not reuse them.
                 pins.enter_context(self._files.pinned(slot for slot in found if slot != ZERO_SLOT))
-            return [self._read(region, slot) for region, slot in zip(regions, found, strict=True)]
+            return [self._read(tenant, region, slot) for region, slot in zip(regions, found, strict=True)]
 
     def locate(self, regions: Sequence[Region], tenant: bytes = keys.DEFAULT_TENANT) -> list[RegionRow | None]:
         """Where each of a tenant's regions is, None for one that the store does not know with that length."""
@@ -83,18 +91,32 @@ class Regions:
         rows = self._index.region_rows(tenant, [region.region_id for region in regions])
         return [_same_length(rows[region.region_id], region) for region in regions]
 
-    def _read(self, region: Region, slot: int) -> bytes:
+    def _read(self, tenant: bytes, region: Region, slot: int) -> bytes:
         if slot == ZERO_SLOT:
             return bytes(region.length_bytes)
         data = self._files.read(slot, region.length_bytes)
         if len(data) != region.length_bytes or hash128(data) != region.region_id:
             path, offset = self._files.path_of(slot)
+            log.error("region_damaged", region=region.region_id.hex(), file=path.name, offset=offset)
+            self._mark_damaged(keys.region_key(tenant, region.region_id), slot)
             text = (
                 f"region {region.region_id.hex()} is damaged on the store's disk ({path.name} at {offset}); values "
-                "that need it cannot be restored from here: restore an older version or a copy of the store"
+                "that need it cannot be restored from here until a host that has it saves again: restore an older "
+                "version or a copy of the store"
             )
             raise Corrupt("CHECKSUM_MISMATCH", text, region=region.region_id.hex(), file=path.name, offset=offset)
         return data
+
+
+    def _mark_damaged(self, object_key: bytes, slot: int) -> None:
+        """From now on nobody relies on the slot, and the region is stored anew when it comes again."""
+        with self._index.lock:
+            row = decode_optional_region(self._index.kv.get(object_key))
+            if row is not None and row.slot == slot and not row.damaged:
+                batch = Batch()
+                batch.put(object_key, replace(row, damaged=True).encode())
+                self._index.kv.write(batch)
+                self._index.damaged.add(object_key)
 
 
 class RegionUpload:
@@ -112,6 +134,8 @@ class RegionUpload:
         self._reserved_bytes = reserved_bytes
         # Written (or zeros, in ZERO_SLOT), but not yet named by the index.
         self._slots: dict[Region, int] = {}
+        # Slots of damaged regions that were stored anew, with their sizes: free once the new rows are durable.
+        self._replaced: dict[int, int] = {}
         # Not written, because they were on the disk already.
         self._found: set[Region] = set()
         self._ended = False
@@ -131,7 +155,7 @@ class RegionUpload:
             known = self._index.region_rows(self._tenant, [region.region_id for region in fresh])
             for region in list(fresh):
                 row = known[region.region_id]
-                if row is not None and row.slot is not None:
+                if row is not None and row.on_disk:
                     self._found.add(region)
                 if region in self._slots or region in self._found:
                     del fresh[region]
@@ -150,6 +174,8 @@ class RegionUpload:
             self._index.kv.flush()
             self._ended = True
             self._give_reserved_back()
+            self._files.free(self._replaced)
+            self._usage.give_back(self._tenant, sum(self._replaced.values()))
             return self.stored
 
     def abort(self) -> None:
@@ -202,12 +228,14 @@ class RegionUpload:
             self._found = set()
             for region, slot in self._slots.items():
                 row = rows[region.region_id]
-                if row is not None and (row.slot is not None or row.length_bytes != region.length_bytes):
+                if row is not None and (row.on_disk or row.length_bytes != region.length_bytes):
                     continue
                 published[region] = slot
                 known = row or RegionRow(0, region.length_bytes, None, ())
                 object_key = keys.region_key(self._tenant, region.region_id)
-                batch.put(object_key, replace(known, slot=slot).encode())
+                batch.put(object_key, replace(known, slot=slot, damaged=False).encode())
+                if known.written_slot is not None:
+                    self._replaced[known.written_slot] = disk_bytes_of(known)
                 if known.refs == 0:
                     batch.put(keys.orphan_key(object_key), stamp)
             doubles = {region: slot for region, slot in self._slots.items() if region not in published}
@@ -215,12 +243,15 @@ class RegionUpload:
             # and the next start, not we, can tell.
             self._slots = {}
             self._index.kv.write(batch)
+            self._index.damaged.difference_update(
+                keys.region_key(self._tenant, region.region_id) for region in published
+            )
         self._release(doubles)
         self.stored += len(published)
 
     def _renew(self, batch: Batch, region: Region, row: RegionRow | None, stamp: bytes) -> None:
         """Gives a region that no version names yet its full grace again."""
-        if row is None or row.slot is None:
+        if row is None or not row.on_disk:
             text = f"region {region.region_id.hex()} was freed during this upload; send the regions again"
             raise Conflict("REGIONS_COLLECTED", text, region=region.region_id.hex())
         if row.refs == 0:

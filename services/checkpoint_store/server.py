@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Final
 
 from looseleaf.config import StoreConfig
 from looseleaf.errors import LooseLeafError
@@ -14,14 +15,18 @@ from looseleaf.rpc.service import Service
 from looseleaf.rpc.service_main import service_main
 from looseleaf.services.checkpoint_store.admin_servicer import CheckpointStoreAdminServicer
 from looseleaf.services.checkpoint_store.metrics import StoreMetrics
-from looseleaf.services.checkpoint_store.servicer import CheckpointStoreServicer
+from looseleaf.services.checkpoint_store.servicer import CheckpointStoreServicer, RunBlocking
 from looseleaf.services.checkpoint_store.shared_regions import SharedRegionServicer
-from looseleaf.services.checkpoint_store.store import StoreLimits, open_store
+from looseleaf.services.checkpoint_store.store import Store, StoreLimits, open_store
+from looseleaf.services.checkpoint_store.verifier import verify_bytes
 from looseleaf.v1.checkpoint_store_admin_pb2_grpc import add_CheckpointStoreAdminServiceServicer_to_server
 from looseleaf.v1.checkpoint_store_pb2_grpc import add_CheckpointStoreServiceServicer_to_server
 from looseleaf.v1.shared_regions_pb2_grpc import add_SharedRegionServiceServicer_to_server
 
 log = get_logger()
+
+# Between parts of at most 64 MiB.
+SCRUB_PAUSE_S: Final = 1.0
 
 
 async def build(service: Service[StoreConfig]) -> Sequence[Registration]:
@@ -42,6 +47,7 @@ async def build(service: Service[StoreConfig]) -> Sequence[Registration]:
     # Registered last, so it runs first: nothing may use the database once it is closed.
     service.on_stop(servicer.drain)
     service.start_task(collect_forever(servicer, config.garbage_interval_s), name="garbage")
+    service.start_task(scrub_forever(service, store), name="scrub")
     log.info("store_opened", folder=str(config.data), sessions=store.sessions.count, used_bytes=store.usage.used_bytes)
     admin = CheckpointStoreAdminServicer(
         store, service.run_blocking, memory,
@@ -85,6 +91,28 @@ async def collect_forever(servicer: CheckpointStoreServicer, interval_s: float) 
             "garbage_collected", versions_dropped=freed.versions_dropped, units_deleted=freed.units_deleted,
             regions_deleted=freed.regions_deleted,
         )  # fmt: skip
+
+
+async def scrub_forever(service: Service[StoreConfig], store: Store) -> None:
+    """Reads all bytes at intervals, slowly: what is damaged is taken again while some host still has it."""
+    while True:
+        await asyncio.sleep(service.config.scrub_interval_s)
+        try:
+            checked, damaged = await scrub(store, service.run_blocking, SCRUB_PAUSE_S)
+        except LooseLeafError as error:
+            log.warning("scrub_failed", reason=error.reason, message=error.message)
+            continue
+        log.info("scrubbed", checked=checked, damaged=damaged)
+
+
+async def scrub(store: Store, run_blocking: RunBlocking, pause_s: float) -> tuple[int, int]:
+    """Reads all units and regions; returns how many there were, and how many were damaged."""
+    checked = damaged = 0
+    parts = verify_bytes(store)
+    while (part := await run_blocking(next, parts, None)) is not None:
+        checked, damaged = checked + part[0], damaged + len(part[1])
+        await asyncio.sleep(pause_s)
+    return checked, damaged
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -163,7 +163,7 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
         rows = await self._blocking(self._store.regions.locate, regions, self._store.tenants.key(request.tenant))
         return pb.LocateRegionsResponse(locations=[
             cp.RegionLocation(
-                region=_ref(region), host_ids=row.hosts if row else (), durable=row is not None and row.slot is not None
+                region=_ref(region), host_ids=row.hosts if row else (), durable=row is not None and row.on_disk
             )
             for region, row in zip(regions, rows, strict=True)
         ])

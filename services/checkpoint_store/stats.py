@@ -40,6 +40,7 @@ class StoreStats:
     used_bytes: int = 0
     bytes_max: int = 0
     regions_zero: int = 0
+    regions_damaged: int = 0
     tenants: list[TenantCounts] = field(default_factory=list)
 
 
@@ -61,7 +62,8 @@ def count_all(store: Store) -> StoreStats:
     for _, data in scan_all(kv, keys.REGION):
         row = RegionRow.decode(data)
         stats.regions += 1
-        stats.regions_on_disk += row.slot is not None
+        stats.regions_on_disk += row.on_disk
+        stats.regions_damaged += row.damaged
         stats.regions_zero += row.slot == ZERO_SLOT
         stats.region_bytes += disk_bytes_of(row)
         stats.regions_staged += row.slot is None and bool(row.hosts)

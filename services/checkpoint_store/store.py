@@ -52,7 +52,7 @@ class Store:
         self, kv: KvBackend, folder: Path, limits: StoreLimits, clock: Clock, disk: Disk | None = None
     ) -> None:
         self.index = StoreIndex(kv, clock)
-        slots, used = _what_is_stored(kv)
+        slots, used, self.index.damaged = _what_is_stored(kv)
         self.files = RegionFiles(folder / "regions", slots, disk)
         uses = VersionUses(limits.version_use_s, clock.monotonic_s())
         self.tenants = Tenants(kv, limits.tenants_max)
@@ -95,15 +95,18 @@ def open_store(
         raise
 
 
-def _what_is_stored(kv: KvBackend) -> tuple[set[int], Counter[bytes]]:
-    """The slots that the index names, and the bytes of all units and regions by tenant."""
+def _what_is_stored(kv: KvBackend) -> tuple[set[int], Counter[bytes], set[bytes]]:
+    """The slots that the index names, the bytes of all units and regions by tenant, and the damaged regions' keys."""
     slots: set[int] = set()
+    damaged: set[bytes] = set()
     used: Counter[bytes] = Counter()
     for key, data in scan_all(kv, keys.REGION):
         row = RegionRow.decode(data)
         if row.written_slot is not None:
             slots.add(row.written_slot)
+        if row.damaged:
+            damaged.add(key)
         used[keys.tenant_of(key)] += disk_bytes_of(row)
     for key, data in scan_all(kv, keys.UNIT):
         used[keys.tenant_of(key)] += UnitRow.decode(data).size_bytes
-    return slots, used
+    return slots, used, damaged

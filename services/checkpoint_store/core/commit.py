@@ -148,7 +148,7 @@ def plan_regions(added: Mapping[bytes, int], rows: Mapping[bytes, RegionRow | No
         if host_id and host_id not in hosts:
             hosts = (*hosts, host_id)
             held.append(region_id)
-        durable = durable and row.slot is not None
+        durable = durable and row.on_disk
         planned[region_id] = replace(row, refs=row.refs + 1, hosts=hosts)
     return RegionPlan(planned, tuple(revived), tuple(held), durable)
 

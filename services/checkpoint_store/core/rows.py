@@ -129,28 +129,36 @@ class UnitRow:
 class RegionRow:
     """A known region: references as in UnitRow, length, slot on the store's disk, hosts with it.
 
-    `slot`: None if the store does not have its bytes, ZERO_SLOT if they are zeros and so need no place.
+    `slot`: None if the store does not have its bytes, ZERO_SLOT if they are zeros and so need no place. `damaged`: the
+    slot was found to hold other bytes, so that they are taken again from whoever has them.
     """
 
     refs: int
     length_bytes: int
     slot: int | None
     hosts: tuple[str, ...]
+    damaged: bool = False
 
     def encode(self) -> bytes:
-        return _pack([self.refs, self.length_bytes, self.slot, list(self.hosts)])
+        return _pack([self.refs, self.length_bytes, self.slot, list(self.hosts), self.damaged])
 
     @classmethod
     def decode(cls, data: bytes) -> RegionRow:
-        refs, length_bytes, slot, hosts = _unpack(data, (int, int, (int, type(None)), list), "region")
+        shape = (int, int, (int, type(None)), list, bool)
+        refs, length_bytes, slot, hosts, damaged = _unpack(data, shape, "region")
         if slot is not None and slot < ZERO_SLOT:
             raise Corrupt("INDEX_CORRUPT", "a region row of the store's index names an impossible slot", kind="region")
-        return cls(refs, length_bytes, slot, tuple(map(str, hosts)))
+        return cls(refs, length_bytes, slot, tuple(map(str, hosts)), damaged)
 
     @property
     def located(self) -> bool:
         """Whether its bytes can be had anywhere."""
-        return self.slot is not None or bool(self.hosts)
+        return self.on_disk or bool(self.hosts)
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether the store has its bytes, as far as is known."""
+        return self.slot is not None and not self.damaged
 
     @property
     def written_slot(self) -> int | None:

@@ -117,7 +117,10 @@ async def test_store_is_counted_checked_backed_up_and_restored(
     damage(other)
     broken = store(other, "verify")
     assert broken.returncode == 1 and "is damaged on the store's disk" in broken.stdout
-    assert store(other, "verify", "--index-only").returncode == 0
+    # It is remembered.
+    marked = store(other, "verify", "--index-only")
+    assert marked.returncode == 1 and "is damaged on the disk" in marked.stdout
+    assert json.loads(store(other, "stats", "--json").stdout)["regions_damaged"] == 1
 
 
 def damage(server: Server) -> None:

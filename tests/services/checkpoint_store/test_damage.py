@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,9 @@ from looseleaf.errors import Conflict, Corrupt, LooseLeafError
 from looseleaf.kv import Batch
 from looseleaf.services.checkpoint_store.core import keys
 from looseleaf.services.checkpoint_store.regions import Region
-from looseleaf.services.checkpoint_store.store import Store
+from looseleaf.services.checkpoint_store.server import scrub
+from looseleaf.services.checkpoint_store.stats import count_all
+from looseleaf.services.checkpoint_store.store import Store, StoreLimits, open_store
 from looseleaf.services.checkpoint_store.verifier import verify_bytes, verify_index
 
 from .conftest import Saver, State, make_state
@@ -84,6 +88,79 @@ def test_flipped_bytes_of_units_and_regions_are_found_by_the_check(store: Store)
     write(store, keys.unit_bytes_key(keys.DEFAULT_TENANT, hash128(b"unit a")), b"unit ?")
     found = [text for _, texts in verify_bytes(store) for text in texts]
     assert len(found) == 2 and all("is damaged" in text for text in found)
+
+
+def spoil(store: Store, state: State) -> Region:
+    """Changes a byte of the state's first region on the disk."""
+    victim = Region(*state.region_chunks()[0][0])
+    row = store.regions.locate([victim])[0]
+    assert row is not None and row.slot is not None
+    path, offset = store.files.path_of(row.slot)
+    with path.open("r+b") as file:
+        file.seek(offset + 7)
+        file.write(b"\0")
+    return victim
+
+
+def test_damaged_region_that_comes_again_is_stored_anew_and_old_versions_are_whole_again(store: Store) -> None:
+    put(store, STATE)
+    saver = Saver(store, host_id="")
+    saver.save(STATE)
+    used_bytes = store.usage.used_bytes
+    victim = spoil(store, STATE)
+    for _ in range(2):
+        with pytest.raises(Corrupt, match="CHECKSUM_MISMATCH"):
+            store.regions.get([victim])
+    assert count_all(store).regions_damaged == 1
+    assert any("is damaged on the disk" in text for text in verify_index(store.index))
+    # The session goes on with the same region: what it saves is not said to be durable ...
+    saver.save(make_state(["b"], ["a"], 2_000))
+    assert not store.index.version("s1", 2).durable
+    assert store.commits.mark_durable("s1", 2) == (False, [(victim.region_id, victim.length_bytes)])
+    # ... until the host that has it was asked for it.
+    put(store, STATE)
+    assert store.commits.mark_durable("s1", 2) == (True, [])
+    assert store.regions.get([victim]) == [STATE.regions["ra"]]
+    assert store.sessions.manifest("s1", 1, 0).version == 1
+    assert verify_index(store.index) == []
+    assert (store.usage.used_bytes, count_all(store).regions_damaged) == (used_bytes + len(b"unit b"), 0)
+    # The damaged slot is free again.
+    assert {store.files.allocate() for _ in range(2)} == {0, 2}
+
+
+async def test_scrubbing_finds_and_marks_what_is_damaged(store: Store) -> None:
+    put(store, STATE)
+    Saver(store, host_id="").save(STATE)
+
+    async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+    assert await scrub(store, at_once, 0) == (2, 0)
+    spoil(store, STATE)
+    assert await scrub(store, at_once, 0) == (2, 1)
+    assert count_all(store).regions_damaged == 1
+
+
+def test_damage_is_remembered_over_a_restart_and_forgotten_with_its_region(tmp_path: Path, clock: SetClock) -> None:
+    limits = StoreLimits(orphan_grace_s=0)
+    store = open_store(tmp_path, limits, clock=clock)
+    put(store, STATE)
+    Saver(store, host_id="").save(STATE)
+    spoil(store, STATE)
+    assert [text for _, texts in verify_bytes(store) for text in texts]
+    store.close()
+    store = open_store(tmp_path, limits, clock=clock)
+    saver = Saver(store)
+    saver.save(make_state(["b"], ["a"], 2_000))
+    assert not store.index.version("s1", 2).durable
+    with pytest.raises(LooseLeafError, match="REGIONS_UNKNOWN"):
+        Saver(store, "s2", host_id="").save(make_state([], ["a"], 2_000))
+    for name in ("s1", "s2"):
+        store.sessions.delete(name, "r-1")
+    store.collector.collect()
+    assert (store.usage.used_bytes, store.index.damaged) == (0, set())
+    assert verify_index(store.index) == []
+    store.close()
 
 
 @pytest.mark.parametrize("at", [4, 20, 60])

@@ -29,6 +29,7 @@ ROWS: list[Any] = [
     UnitRow(1, 2, 1),
     RegionRow(1, 2, None, ()),
     RegionRow(1, 2, ZERO_SLOT, ()),
+    RegionRow(1, 2, 3, (), True),
     RegionRow(1, 2, 3, ("h1", "h2")),
 ]
 DECODERS: list[Callable[[bytes], Any]] = [
