@@ -90,6 +90,11 @@ class HostArena:
         start = slot.index * REGION_BYTES
         return memoryview(self._segments[slot.segment].buffer)[start : start + length_bytes].toreadonly()
 
+    @property
+    def inodes(self) -> list[int]:
+        """The inode numbers of its memory files, as /proc shows them."""
+        return [os.fstat(fd).st_ino for fd in self._readonly]
+
     def readonly_fd(self, segment: int) -> int:
         """A read-only descriptor of the segment, owned by the arena."""
         return self._readonly[segment]

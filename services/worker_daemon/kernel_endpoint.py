@@ -18,6 +18,7 @@ from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.aio_rpc import AsyncLink
 from looseleaf.protocol.frames import PROTOCOL_VERSION
 from looseleaf.protocol.rpc import Reply
+from looseleaf.services.worker_daemon.arena_mappers import orphans_gone
 from looseleaf.services.worker_daemon.peer_process import PeerProcess
 from looseleaf.services.worker_daemon.run_relay import RelayClients, RunRelay
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
@@ -56,6 +57,7 @@ class KernelEndpoint:
         self._accepting: asyncio.Task[None] | None = None
         self._connections: set[KernelConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._peers: set[PeerProcess] = set()
 
     @property
     def kernels(self) -> int:
@@ -114,6 +116,7 @@ class KernelEndpoint:
         requests = self._new_requests(owner)
         connection = KernelConnection(sock, owner, requests, self._clients, self._host, self._pool_gpu)
         self._connections.add(connection)
+        self._peers.add(peer)
         task = asyncio.create_task(self._serve(connection, requests, peer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -122,9 +125,13 @@ class KernelEndpoint:
         try:
             await connection.serve()
             self._connections.discard(connection)
-            # A kernel whose connection broke lives on, and with it its mappings of the arena.
+            # A kernel whose connection broke lives on, and with it its mappings of the arena; so may its children.
             await peer.exited()
+            self._peers.discard(peer)
+            if requests.maps_regions:
+                await orphans_gone(requests.regions.arena.inodes, lambda: {peer.pid for peer in self._peers})
         finally:
+            self._peers.discard(peer)
             self._connections.discard(connection)
             peer.close()
             await requests.close()

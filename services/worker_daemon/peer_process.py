@@ -6,8 +6,12 @@ import asyncio
 import os
 import socket
 import struct
+from typing import Self
 
 _CREDENTIALS = struct.Struct("3i")
+_FD = struct.Struct("i")
+# Linux 6.5; it knows processes of other containers too, and none that got the pid later.
+_SO_PEERPIDFD = 77
 
 
 class PeerProcess:
@@ -17,12 +21,17 @@ class PeerProcess:
         data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         # 0: it lives in a container that this process cannot look into.
         self.pid: int = _CREDENTIALS.unpack(data)[0]
-        self._fd = -1
-        if self.pid:
-            try:
-                self._fd = os.pidfd_open(self.pid)
-            except ProcessLookupError:
-                return  # it has ended
+        try:
+            self._fd: int = _FD.unpack(sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, _FD.size))[0]
+        except OSError:
+            self._fd = _opened(self.pid)
+
+    @classmethod
+    def of(cls, pid: int) -> Self:
+        """Watches a process that is known by its pid."""
+        made = cls.__new__(cls)
+        made.pid, made._fd = pid, _opened(pid)
+        return made
 
     async def exited(self) -> None:
         """Returns when the process has ended, at once if it cannot be seen."""
@@ -41,3 +50,10 @@ class PeerProcess:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+def _opened(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid) if pid else -1
+    except ProcessLookupError:
+        return -1  # it has ended

@@ -68,6 +68,11 @@ class StateRequests:
     _named: set[RegionKey] = field(default_factory=set)
     _commits: set[asyncio.Task[Reply]] = field(default_factory=set)
 
+    @property
+    def maps_regions(self) -> bool:
+        """Whether its peer has mapped regions and not said that none of their mappings is left."""
+        return bool(self.regions.table.pinned(self))
+
     def handlers(self) -> dict[str, Handler]:
         """Message type to handler."""
         return {
