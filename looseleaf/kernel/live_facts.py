@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import sys
 import types
-from collections import deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -25,8 +26,16 @@ ITEMS_MAX: Final = 64
 _PLAIN: Final = (bool, int, float, str, type(None))
 _ATOMS: Final = frozenset({bool, int, float, complex, str, bytes, bytearray, type(None), range, type(...), slice})
 _SEQUENCES: Final = (list, tuple, set, frozenset, deque)
+_PLAIN_CONTAINERS: Final = frozenset({dict, OrderedDict, Counter, *_SEQUENCES})
 # What widgets and callbacks hold of the running kernel: behind it lies everything, and nothing of the person's value.
 _OF_THE_KERNEL: Final = frozenset({"ipykernel", "IPython", "comm", "zmq", "tornado"})
+# Behind these lies a running program, and nothing that a recipe could use.
+_RUNNING: Final = frozenset(
+    {"asyncio", "_asyncio", "threading", "_thread", "selectors", "socket", "ssl", "multiprocessing"}
+)  # fmt: skip
+_NO_VALUES: Final = (types.FrameType, types.TracebackType, types.CodeType)
+# Objects in another one that has no attributes, such as an iterator's.
+REFERENTS_MAX: Final = 256
 _LOOKED_AT: Final = (types.FunctionType, type, dict, *_SEQUENCES)
 
 
@@ -194,6 +203,7 @@ class _Look:
         if is_importable(cls):
             self.modules.add(cls.__module__)
             return
+        self._todo.append(type(cls))
         self._todo.extend(cls.__mro__[1:])
         self._todo.extend(value for name, value in list(vars(cls).items()) if name not in ("__dict__", "__weakref__"))
 
@@ -211,6 +221,7 @@ class _Look:
 
     def _instance(self, value: Any, cls: type) -> None:
         self._todo.append(cls)
+        attributes = _attributes(value)
         if self._tensor_type and issubclass(cls, self._tensor_type):
             self._tensor(value)
         elif self._array_type and issubclass(cls, self._array_type):
@@ -219,7 +230,13 @@ class _Look:
             return
         elif issubclass(cls, (dict, *_SEQUENCES)):
             self._todo.extend(_first_items(value))
-        attributes = _attributes(value)
+            self._todo.extend(_slots(value, cls))
+        elif issubclass(cls, _NO_VALUES) or str(cls.__module__).partition(".")[0] in _RUNNING:
+            return
+        else:
+            # Slots, and what iterators, generators and types of extensions hold; asks the types, runs no user code.
+            held = itertools.islice(gc.get_referents(value), REFERENTS_MAX)
+            self._todo.extend(part for part in held if part is not attributes)
         if attributes is not None:
             self._todo.extend(list(attributes.values()))
 
@@ -243,6 +260,17 @@ def _first_items(value: Any) -> list[Any]:
         return list(itertools.islice(base.__iter__(value), ITEMS_MAX))
     except RuntimeError:
         return []  # a thread of the person changed it meanwhile
+
+
+def _slots(value: Any, cls: type) -> Iterator[Any]:
+    """What a container keeps besides its items, such as a defaultdict's factory."""
+    for base in () if cls in _PLAIN_CONTAINERS else cls.__mro__:
+        for member in vars(base).values():
+            if type(member) is types.MemberDescriptorType:
+                try:
+                    yield member.__get__(value)
+                except AttributeError:
+                    continue  # nothing is bound there
 
 
 def _attributes(value: Any) -> dict[str, Any] | None:

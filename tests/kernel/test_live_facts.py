@@ -150,3 +150,49 @@ def test_cycle_and_unbound_cell_end_the_look() -> None:
     ring.append(ring)
     facts = facts_of({"ring": ring, "inner": namespace["inner"]})
     assert facts["ring"].kind == "value" and facts["inner"].kind == "function"
+
+
+HOLDING = [
+    "def g():\n  while True: yield k\nheld = g()",
+    "k = 1\ndef g():\n  x = yield k\nheld = g(); next(held)",
+    "held = map(lambda x: k, [1])",
+    "held = filter(lambda x: k, [1])",
+    "held = zip([lambda: k])",
+    "held = iter(lambda: k, 5)",
+    "held = enumerate(map(lambda x: k, [1]))",
+    "import itertools\nheld = itertools.chain([1], map(lambda x: k, [1]))",
+    "import collections\nheld = collections.defaultdict(lambda: k)",
+    "class P(dict):\n  __slots__ = ('f', 'unbound')\nheld = P(); held.f = lambda: k",
+    "class S:\n  __slots__ = ('f', 'unbound')\nheld = S(); held.f = lambda: k",
+    "class M(type):\n  def __call__(c): return k\nclass held(metaclass=M): pass",
+    "class D:\n  def __get__(s, o, t): return k\nclass C:\n  x = D()\nheld = C()",
+    "import functools\n@functools.singledispatch\ndef held(x): return 0\n@held.register\ndef _(x: int): return k",
+    "import functools\nclass C:\n  @functools.cached_property\n  def p(self): return k\nheld = C()",
+    "import types\nheld = types.MappingProxyType({'a': lambda: k})",
+    "import weakref\nclass C: pass\nc = C()\nheld = weakref.ref(c, lambda r: k)",
+    "import pandas as pd\nheld = pd.DataFrame({'a': [lambda: k]})",
+    "import numpy as np\nheld = np.vectorize(lambda x: x + k)",
+    "async def co(): yield k\nheld = co()",
+    "xs = [lambda: k]\nheld = xs.append",
+]
+
+
+@pytest.mark.parametrize("source", HOLDING)
+def test_names_that_held_code_reads_are_found_wherever_it_is_held(source: str) -> None:
+    namespace = session_code(source)
+    assert "k" in facts_of({"held": namespace["held"]})["held"].global_names
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import asyncio, gc\nloop = asyncio.new_event_loop(); loop.close(); held = [loop]",
+        "import threading\nheld = threading.Thread(target=lambda: 1)",
+        "def f(): return 1 / 0\ntry:\n  f()\nexcept ZeroDivisionError as e:\n  held = e",
+        "import sys\nheld = sys._getframe()",
+    ],
+)
+def test_behind_a_running_program_nothing_is_looked_for(source: str) -> None:
+    namespace = session_code("secret = lambda: k\n" + source)
+    facts = facts_of({"held": namespace["held"]})
+    assert "k" not in facts["held"].global_names and facts._objects_left > OBJECTS_MAX - 200
