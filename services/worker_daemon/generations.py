@@ -34,6 +34,8 @@ class ZygoteGenerations:
         self._watcher: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopped = False
+        # One look after the other: an older answer must not come last and bring back what was there before.
+        self._looking = asyncio.Lock()
 
     async def start(self) -> None:
         """Starts the first zygote and waits until it is ready. Raises as `Zygote.start`."""
@@ -62,9 +64,10 @@ class ZygoteGenerations:
 
     async def environment_id(self) -> str:
         """What is installed now; a worker that was forked under another id must not begin a cell. Empty: unknown."""
-        current = await self._look()
-        self._carry_out(self._rules.seen(current))
-        return current
+        async with self._looking:
+            current = await self._look()
+            self._carry_out(self._rules.seen(current))
+            return current
 
     async def fork(self, title: str, env: dict[str, str], fds: list[int]) -> int:
         """See `Zygote.fork`; after an install it waits for the new zygote as long as one may take to start."""
@@ -85,7 +88,8 @@ class ZygoteGenerations:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(LOOK_INTERVAL_S)
-            self._carry_out(self._rules.glimpsed(await self._look()))
+            async with self._looking:
+                self._carry_out(self._rules.glimpsed(await self._look()))
 
     def _carry_out(self, actions: list[Action]) -> None:
         if self._stopped:

@@ -120,8 +120,8 @@ class WorkerPool:
         """The named worker, if it lives and may serve this session in this epoch and environment.
 
         In another epoch the same version number may be another state, so a worker does not outlive its epoch. What it
-        has imported may be another version than what is installed since, unless `even_outdated` accepts that; one that is
-        held for variables which no version has goes on as a process does.
+        has imported may be another version than what is installed since, unless `even_outdated` accepts that; one that
+        is held for variables which no version has goes on as a process does.
         """
         worker = self._processes.get(worker_id) if worker_id else None
         if worker is None or worker.ending or (worker.facts.session_id, worker.facts.epoch) != (session_id, epoch):

@@ -52,7 +52,7 @@ class Zygote:
         self.settings = settings
         self.pid = 0
         self.imports: tuple[str, ...] = ()
-        # Where it imported from, and the id of what was installed there before it did; None and empty if it did not say.
+        # Where it imported from, and the id of what was installed there before; None and empty if it did not say.
         self.environment: Environment | None = None
         self.environment_id = ""
         # Called each time that it is ready.

@@ -77,6 +77,21 @@ def test_installs_and_own_files_are_seen_by_the_next_cell(new_notebook: Any, ins
     (tmp_path / "go").write_text("")
     assert notebook.finish(running).value == "2"
 
+    # Typing changes nothing that a person can see, whatever is typed.
+    look = (
+        "import os, random, numpy as np\nrandom.seed(1)\n"
+        "(sorted(os.listdir()), hash(random.getstate()), np.random.get_state()[1][:3], sorted(os.environ), os.getcwd())"
+    )
+    before = notebook.ok(look).value
+    for typed in (
+        "open('made', 'w').write('x')", "!touch made", "%%bash\ntouch made", "%%writefile made\nx", "os.chdir('/')",
+        "random.random(); np.random.rand(3); os.environ['MADE'] = '1'", "print('seen'", "exit()", "del notebook, os",
+        "%%gpu\nopen('made', 'w'); os.chdir('/'); np.random.seed(5); print('seen')", "%cd /", "input()", "1/0",
+    ):  # fmt: skip
+        assert notebook.prepare(typed)["status"] == "ok"
+    after = notebook.ok(look)
+    assert (after.value, after.text) == (before, "")
+
     helper, runs = tmp_path / "helper.py", tmp_path / "runs"
 
     def ran() -> int:

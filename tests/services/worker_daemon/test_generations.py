@@ -118,6 +118,16 @@ async def test_zygote_that_tells_no_environment_stays(tmp_path: Path, monkeypatc
     await rig.generations.stop()
 
 
+async def test_many_looks_at_once_start_one_zygote(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = iter(range(100))
+    ids = {0: "before", 1: "after"}
+    monkeypatch.setattr(Environment, "identify", lambda _self: ids.get(next(asked), "after"))
+    found = await within(asyncio.gather(*(rig.generations.environment_id() for _ in range(5))))
+    # In the order in which they looked, whichever thread was quicker.
+    assert found == ["before", *["after"] * 4]
+    assert rig.generations.pids == [2]
+
+
 async def test_fork_of_a_host_that_stops_is_refused(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     await rig.generations.start()
