@@ -102,11 +102,11 @@ class State:
 
     # -- making and changing ----------------------------------------------------------------------------
 
-    def fill(self, size_mib: int) -> dict[str, Any]:
-        """Makes the state and saves it once."""
+    def fill(self, size_mib: int, tensor_bytes: int = TENSOR_BYTES) -> dict[str, Any]:
+        """Makes the state, of tensors of about that size but at least one a variable, and saves it once."""
         import torch
 
-        each = max(1, round((size_mib << 20) / VARIABLES / TENSOR_BYTES))
+        each = max(1, round((size_mib << 20) / VARIABLES / tensor_bytes))
         elements = (size_mib << 20) // VARIABLES // each // 4
         for number in range(VARIABLES):
             self.namespace[f"v{number:02}"] = [torch.randn(elements).cuda() for _ in range(each)]
@@ -116,16 +116,19 @@ class State:
     def _tensors(self, names: Iterable[str] | None = None) -> list[Any]:
         return [tensor for name in names or self.namespace for tensor in self.namespace[name]]
 
-    def _change(self, fraction: float) -> None:
-        """Other values in that share of all regions, spread evenly; of more than 0 at least one region."""
+    def _change(self, fraction: float) -> int:
+        """Other values in that share of all regions, evenly spread; of more than 0 at least one; returns bytes."""
         from looseleaf.units import REGION_BYTES
 
         step = REGION_BYTES // 4
         regions = [(tensor, start) for tensor in self._tensors() for start in range(0, tensor.numel(), step)]
         count = max(round(fraction * len(regions)), int(fraction > 0))
+        changed_bytes = 0
         for number in range(count):
             tensor, start = regions[number * len(regions) // count]
             tensor[start : start + step].add_(1.0)
+            changed_bytes += min(step, tensor.numel() - start) * tensor.element_size()
+        return changed_bytes
 
     # -- saving -----------------------------------------------------------------------------------------
 
@@ -134,6 +137,40 @@ class State:
         self._change(fraction)
         gc.collect()
         return self._save()
+
+    def save_counted(self, fraction: float) -> dict[str, float]:
+        """Seconds until *staged* after such a change; bytes of its dirty regions, and of all that left this process."""
+        from looseleaf.checkpoint.manifest import encode_manifest
+        from looseleaf.ids import new_execution_id
+
+        dirty_bytes = self._change(fraction)
+        gc.collect()
+        began_s = time.perf_counter()
+        report = self.tracker.save(new_execution_id())
+        staged_s = time.perf_counter() - began_s
+        moved = report.bytes_moved + len(encode_manifest(self.tracker.manifest))
+        return {"staged": staged_s, "dirty_bytes": dirty_bytes, "moved_bytes": moved}
+
+    def save_restored(self, fraction: float) -> dict[str, float]:
+        """Seconds until *staged* of two saves of a state that was restored and read, each after such a change."""
+        self._begin_again()
+        names = _names(VARIABLES)
+        self.tracker.restore(names)
+        _read(self._views(names))
+        return {save: self.save(fraction)["staged"] for save in ("first", "second")}
+
+    def arena_memory(self) -> dict[str, int]:
+        """Bytes of host arenas in this process's memory, as the system counts them (proc(5): smaps)."""
+        found = dict.fromkeys(("Rss", "Pss", "Private_Dirty", "Anonymous"), 0)
+        inside = False
+        with open("/proc/self/smaps") as smaps:
+            for line in smaps:
+                key, _, value = line.partition(":")
+                if "-" in key.split(" ", 1)[0]:
+                    inside = "/memfd:looseleaf-arena" in line
+                elif inside and key in found:
+                    found[key] += int(value.split()[0]) << 10
+        return found
 
     def _save(self) -> dict[str, float]:
         from looseleaf.ids import new_execution_id
