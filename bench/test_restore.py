@@ -18,9 +18,10 @@ from alternating import Rounds, Target, alternate, publish
 from pytest_benchmark.fixture import BenchmarkFixture
 from state_process import VARIABLES, StateProcess
 
-SIZES_MIB = (64, 1024)
+# In tensors of 4 MiB, 260 of them in 1 GiB, as in a model of many layers; and one large tensor a variable.
+STATES = {"64 MiB": (64, 4), "1024 MiB": (1024, 4), "1024 MiB in 20 tensors": (1024, 1024)}
 SMOKE_MIB = 16
-ROUNDS = {64: 15, 1024: 5}
+ROUNDS = {64: 15, 1024: 7}
 CLOSURES = {"5 %": VARIABLES // 20, "100 %": VARIABLES}
 MAPPED_TARGET = Target("time_s", 0.005, "<= 5 ms")
 READ_TARGET = Target("ratio", 1.2, "<= 1.2")
@@ -28,8 +29,9 @@ READ_TARGET = Target("ratio", 1.2, "<= 1.2")
 
 @dataclass
 class Restores:
-    """All rounds of one size and closure."""
+    """All rounds of one state and closure."""
 
+    state: str
     size_mib: int
     closure: str
     bytes: int
@@ -38,7 +40,7 @@ class Restores:
     @property
     def what(self) -> str:
         """For the table."""
-        return f"restore {self.closure} of {self.size_mib} MiB"
+        return f"restore {self.closure} of {self.state}"
 
     @property
     def is_large(self) -> bool:
@@ -46,26 +48,27 @@ class Restores:
         return self.size_mib >= 1024 and self.closure == "100 %"
 
 
-@pytest.fixture(scope="module", params=SIZES_MIB, ids=lambda size_mib: f"{size_mib}MiB")
+@pytest.fixture(scope="module", params=list(STATES))
 def saved(
     request: pytest.FixtureRequest, storage_cluster: Any, tmp_path_factory: Any, smoke: bool
-) -> Iterator[tuple[int, StateProcess]]:
+) -> Iterator[tuple[str, StateProcess]]:
     """A process of a session that another process has saved, with the files of the references."""
-    if smoke and request.param != SIZES_MIB[0]:
-        pytest.skip("one size is enough to see that it works")
-    size_mib = SMOKE_MIB if smoke else request.param
+    if smoke and request.param != next(iter(STATES)):
+        pytest.skip("one state is enough to see that it works")
+    size_mib, tensor_mib = STATES[request.param]
     folder: Path = tmp_path_factory.mktemp("restores")
     with StateProcess(storage_cluster.kernel_socket(), folder) as saver:
-        session = saver.call("fill", size_mib)["session"]
+        session = saver.call("fill", SMOKE_MIB if smoke else size_mib, tensor_mib << 20)["session"]
     with StateProcess(storage_cluster.kernel_socket(), folder, session) as state:
-        yield size_mib, state
+        yield request.param, state
     for file in folder.iterdir():
         file.unlink()
 
 
 @pytest.fixture(scope="module", params=list(CLOSURES))
-def restores(request: pytest.FixtureRequest, saved: tuple[int, StateProcess], smoke: bool) -> Restores:
-    size_mib, state = saved
+def restores(request: pytest.FixtureRequest, saved: tuple[str, StateProcess], smoke: bool) -> Restores:
+    name, state = saved
+    size_mib = STATES[name][0]
     count = CLOSURES[request.param]
     size_bytes = state.call("make_files", count)
     tasks = {
@@ -77,7 +80,7 @@ def restores(request: pytest.FixtureRequest, saved: tuple[int, StateProcess], sm
         "warm mmap": state.task("mmap_read"),
     }
     rounds = alternate(tasks, rounds=1 if smoke else ROUNDS[size_mib], warmup_rounds=0 if smoke else 1)
-    return Restores(size_mib, request.param, size_bytes, rounds)
+    return Restores(name, size_mib, request.param, size_bytes, rounds)
 
 
 @pytest.mark.timeout(900)
