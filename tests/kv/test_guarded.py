@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -128,6 +129,40 @@ def test_flush_without_new_writes_syncs_nothing() -> None:
     kv.write(put(b"a"), durable=True)
     disk.fail_sync = disk.fail_rewrite = "Input/output error"
     kv.flush()
+    kv.close()
+
+
+def test_flushes_that_come_while_one_runs_share_the_next_one() -> None:
+    disk = Disk()
+    syncing, go_on = threading.Event(), threading.Event()
+    syncs = []
+
+    class SlowEngine(FailingEngine):
+        def sync(self) -> None:
+            syncs.append(len(self.disk.data))
+            syncing.set()
+            assert go_on.wait(10)
+
+    kv = GuardedKv("t", lambda: SlowEngine(disk))
+    first = threading.Thread(target=lambda: kv.write(put(b"first"), durable=True))
+    first.start()
+    assert syncing.wait(10)
+    # All of these are written before any of them may ask for its synchronisation.
+    written = threading.Barrier(8)
+
+    def commit(key: bytes) -> None:
+        kv.write(put(key))
+        written.wait(10)
+        kv.flush()
+
+    others = [threading.Thread(target=commit, args=(b"%d" % number,)) for number in range(7)]
+    for thread in others:
+        thread.start()
+    written.wait(10)
+    go_on.set()
+    for thread in (first, *others):
+        thread.join(10)
+    assert syncs == [1, 8]
     kv.close()
 
 

@@ -173,10 +173,10 @@ class Server:
         self.signal(signal.SIGKILL)
 
     @asynccontextmanager
-    async def client(self, restart_patience_s: float = 0) -> AsyncIterator[StoreClient]:
+    async def client(self, restart_patience_s: float = 0, tenant: str = "") -> AsyncIterator[StoreClient]:
         channel = open_channel(self.address, peer="store")
         await channel.wait_ready(20)
-        yield StoreClient(channel, restart_patience_s=restart_patience_s)
+        yield StoreClient(channel, restart_patience_s=restart_patience_s, tenant=tenant)
         await channel.close()
 
 

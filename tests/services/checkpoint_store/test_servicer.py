@@ -15,6 +15,7 @@ from looseleaf.errors import (
     CapacityExceeded,
     Conflict,
     Corrupt,
+    Forbidden,
     InvalidArgument,
     LooseLeafError,
     NotFound,
@@ -176,6 +177,43 @@ async def test_full_store_says_both_numbers_and_lives_on(make_server: MakeServer
         assert caught.value.fields["available_bytes"] == MIB
         assert await client.put_regions(region_chunks(make_state(regions=["a"]).region_chunks())) == 1
         assert await save(client, make_state(units=["a"]), 0, "x1") == 1
+
+
+async def test_upload_that_does_not_fit_is_refused_as_a_whole_and_says_what_to_delete(make_server: MakeServer) -> None:
+    async with make_server(tenant_bytes_max=3 * REGION_BYTES).client() as client:
+        state = State({}, {str(number): bytes([number]) * REGION_BYTES for number in (1, 2)})
+        chunks = state.region_chunks()
+        await client.put_regions(region_chunks(chunks), 2 * REGION_BYTES)
+        await save(client, state, 0, "x1")
+        more = [((hash128(data), len(data)), data) for data in (bytes([n]) * REGION_BYTES for n in (3, 4))]
+        with pytest.raises(CapacityExceeded, match="TENANT_FULL.*looseleaf session rm.*s1") as caught:
+            await client.put_regions(region_chunks(more), 2 * REGION_BYTES)
+        fields = caught.value.fields
+        assert (fields["needed_bytes"], fields["available_bytes"]) == (2 * REGION_BYTES, REGION_BYTES)
+        assert fields["largest_sessions"] == ["s1 (4.0 MiB)"]
+        assert not any(item.durable for item in await client.locate([key for key, _ in more]))
+        assert await client.put_regions(region_chunks(more[:1]), REGION_BYTES) == 1
+
+
+async def test_clients_of_two_tenants_share_nothing(make_server: MakeServer) -> None:
+    server = make_server()
+    state = make_state(units=["a"], regions=["a"])
+    async with server.client(tenant="one") as one, server.client(tenant="two") as two:
+        await save(one, state, 0, "x1", "s-one")
+        await two.open_session("s-two", create=True)
+        heads = await one.list_sessions()
+        assert {head.session_id: head.tenant for head in heads} == {"s-one": "one", "s-two": "two"}
+        with pytest.raises(NotFound, match="UNITS_UNKNOWN"):
+            await two.get_units([key for key, _ in state.unit_pairs()])
+        assert await one.put_regions(region_chunks(state.region_chunks())) == 1
+        assert [item.durable for item in await one.locate(region_keys(state))] == [True]
+        assert [item.durable for item in await two.locate(region_keys(state))] == [False]
+        with pytest.raises(NotFound, match="REGIONS_UNKNOWN"):
+            [item async for item in two.get_regions(region_keys(state))]
+        assert await two.put_regions(region_chunks(state.region_chunks())) == 1
+        with pytest.raises(Forbidden, match="TENANT_MISMATCH"):
+            await two.open_session("s-one", raise_epoch=True)
+        assert await two.forget_host_regions("h1", region_keys(state)) == []
 
 
 async def test_lost_host_names_sessions_and_executions(client: StoreClient) -> None:
