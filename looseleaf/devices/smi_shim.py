@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shlex
 import shutil
@@ -37,7 +36,7 @@ def offer_smi(
 
 
 def _place(folder: Path) -> bool:
-    """Writes the program into `folder`; whether it is there."""
+    """Writes the program into `folder`, which is this user's alone; whether it is there."""
     program = folder / PROGRAM
     # Whoever has no description of a pool, as in another session's shell, gets the machine's own program.
     text = (
@@ -45,15 +44,17 @@ def _place(folder: Path) -> bool:
         f'exec {shlex.quote(sys.executable)} -I -S {shlex.quote(str(SCRIPT))} "$@"\n'
     )
     try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+        if found.st_uid != os.getuid() or found.st_mode & 0o022:
+            # What others may put there must not be on anybody's search path.
+            return False
         if program.is_file() and program.read_text(encoding="utf-8") == text:
             return True
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = folder / f".{PROGRAM}.{os.getpid()}"
         draft.write_text(text, encoding="utf-8")
         draft.chmod(0o700)
         draft.replace(program)
     except OSError:
-        with contextlib.suppress(OSError):
-            return program.is_file()
         return False
     return True

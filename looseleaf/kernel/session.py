@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from pathlib import Path
 from typing import Any, Final
 
 from looseleaf import devices
@@ -177,7 +176,7 @@ class KernelSession:
         )  # fmt: skip
         gpu = described(welcome.device, memory_bytes, welcome.gpu)
         # Before the tracker notes what the environment was: it is none of the session's changes.
-        offer_smi(os.environ, Path(self.config.run_dir) / "bin", welcome.device, welcome.gpus, gpu)
+        offer_smi(os.environ, self.config.kernel_socket().parent / "bin", welcome.device, welcome.gpus, gpu)
         self._devices = wanted
 
     def _device_bytes(self, index: int) -> int:

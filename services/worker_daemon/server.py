@@ -237,7 +237,7 @@ class _Builder:
         memory_bytes = self._gpu_memory_bytes()
         gpu = described(self.config.device, memory_bytes, self.gpus[0] if self.gpus else None)
         env = {"PATH": os.environ.get("PATH", os.defpath)}
-        offer_smi(env, Path(self.config.run_dir) / "bin", self.config.device, self._cell_gpus(), gpu)
+        offer_smi(env, self.config.kernel_socket.parent / "bin", self.config.device, self._cell_gpus(), gpu)
         return {
             **env,
             "LOOSELEAF_HOST_ID": self.host_id,

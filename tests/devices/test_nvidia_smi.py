@@ -117,6 +117,15 @@ def test_program_is_offered_for_real_gpus_of_other_hosts(tmp_path: Path) -> None
     assert environ["PATH"].startswith(str(tmp_path / "bin")) and "Tesla T4" in environ["LOOSELEAF_POOL_GPUS"]
 
 
+def test_folder_that_others_can_write_is_kept_off_the_search_path(tmp_path: Path) -> None:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    folder.chmod(0o777)
+    environ = {"PATH": "/bin"}
+    offer_smi(environ, folder, "emulated", 1, VIRTUAL)
+    assert environ == {"PATH": "/bin"} and not list(folder.iterdir())
+
+
 def test_folder_that_cannot_be_written_leaves_the_environment_alone(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     environ = {"PATH": "/bin"}
