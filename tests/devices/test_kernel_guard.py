@@ -182,6 +182,10 @@ def test_small_device_value_may_be_read_and_not_used() -> None:
     assert loss.cpu().numpy().tolist() == [1.5, 2.5]
     assert loss.detach().to("cpu").device.type == "cpu"
     assert len(loss) == 2
+    assert [value.item() for value in loss] == [value.tolist() for value in loss.unbind()] == [1.5, 2.5]
+    assert loss[1:].tolist() == loss.view(2, 1).T[0, 1:].tolist() == loss.split(1)[1].tolist() == [2.5]
+    assert next(iter(loss)).device == loss.unsqueeze(0).squeeze().data.device == torch.device("cuda", 0)
+    assert f"{loss[0]:.1f} {loss.dtype} {loss.shape[0]}" == "1.5 torch.float32 2"
     for use in (
         lambda: loss + 1,
         lambda: loss.mul_(2),
