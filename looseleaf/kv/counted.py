@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -37,8 +38,10 @@ class CountedEngine:
 
     def __init__(self, engine: Engine, folder: Path) -> None:
         self._engine = engine
-        self._synced = SyncedFile(folder / SYNCED_FILE)
-        try:
+        with ExitStack() as undo:
+            undo.callback(engine.close)
+            self._synced = SyncedFile(folder / SYNCED_FILE)
+            undo.callback(self._synced.close)
             found = engine.get(COUNT_KEY)
             self._count = int.from_bytes(found, "big") if found is not None else 0
             synced = self._synced.read()
@@ -50,10 +53,7 @@ class CountedEngine:
                     f"file {SYNCED_FILE} in there"
                 )
                 raise Corrupt("KV_LOG_DAMAGED", text, database=str(folder), lost_batches=lost)
-        except BaseException:
-            self._synced.close()
-            engine.close()
-            raise
+            undo.pop_all()
 
     def get(self, key: bytes) -> bytes | None:
         return self._engine.get(key)

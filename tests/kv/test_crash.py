@@ -177,3 +177,14 @@ def test_table_with_a_flipped_byte_is_an_error_by_name(crashed: tuple[str, Path]
     with pytest.raises(Corrupt, match="KV_CORRUPT"):
         kv.multi_get([b"k%02d" % number for number in range(BATCHES)])
     kv.close()
+
+
+def test_database_whose_counts_cannot_be_kept_is_closed_again(tmp_path: Path) -> None:
+    open_kv(tmp_path / "kv").close()
+    (tmp_path / "kv" / SYNCED_FILE).unlink()
+    (tmp_path / "kv" / SYNCED_FILE).mkdir()
+    with pytest.raises(Unavailable, match="KV_IO"):
+        open_kv(tmp_path / "kv")
+    (tmp_path / "kv" / SYNCED_FILE).rmdir()
+    # It would be locked if it were still open.
+    open_kv(tmp_path / "kv").close()
