@@ -22,7 +22,7 @@ class HostArena:
 
     Kernels and workers get each segment as a read-only file descriptor; a private writable mapping of it
     works, a shared or re-opened writing one is refused by the kernel. A segment takes memory only where its slots were
-    written; of free slots at most `WARM_SLOTS_MAX` keep theirs.
+    written; of free slots at most `WARM_SLOTS_MAX` keep theirs, or as many as `keep_warm` said.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -34,6 +34,7 @@ class HostArena:
         self._readonly: list[int] = []
         self._free: list[Slot] = []
         self._warm: list[Slot] = []
+        self._warm_max = WARM_SLOTS_MAX
         self._used = 0
 
     @property
@@ -75,11 +76,19 @@ class HostArena:
         if not self._segments:
             return
         self._used -= 1
-        if len(self._warm) < WARM_SLOTS_MAX:
-            self._warm.append(slot)
-            return
-        self._segments[slot.segment].punch_hole(slot.index * REGION_BYTES, REGION_BYTES)
-        self._free.append(slot)
+        self._warm.append(slot)
+        self._cool()
+
+    def keep_warm(self, slots: int) -> None:
+        """So many slots are about to be used: as many free ones keep their memory, `WARM_SLOTS_MAX` at the least."""
+        self._warm_max = max(WARM_SLOTS_MAX, slots)
+        self._cool()
+
+    def _cool(self) -> None:
+        while len(self._warm) > self._warm_max:
+            slot = self._warm.pop()
+            self._segments[slot.segment].punch_hole(slot.index * REGION_BYTES, REGION_BYTES)
+            self._free.append(slot)
 
     def write(self, slot: Slot, source: memoryview) -> None:
         """Copies `source` (at most 2 MiB) into the slot; releases the GIL."""

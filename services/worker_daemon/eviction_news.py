@@ -28,6 +28,8 @@ class EvictionNews:
         self._forget = forget
         self._waiting: dict[RegionKey, None] = {}
         self._flying: frozenset[RegionKey] = frozenset()
+        # Of these: the arena is to hold them again.
+        self._taken_back: set[RegionKey] = set()
         self._landed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -41,9 +43,10 @@ class EvictionNews:
 
     async def takes_back(self, key: RegionKey) -> None:
         """The arena is about to hold the region again: returns when no news that is told later says otherwise."""
-        while key in self._flying:
-            await self._landed.wait()
         self._waiting.pop(key, None)
+        if key in self._flying:
+            self._taken_back.add(key)
+            await self._landed.wait()
 
     async def told(self) -> None:
         """Returns when the store knows everything added so far."""
@@ -60,13 +63,14 @@ class EvictionNews:
                 await self._forget(sorted(self._flying))
             except LooseLeafError as error:
                 log.warning("eviction_not_told", reason=error.reason, regions=len(self._flying))
-                self._waiting = {**dict.fromkeys(self._flying), **self._waiting}
+                self._waiting = {**dict.fromkeys(self._flying - self._taken_back), **self._waiting}
+                delay_s = RETRY_S
+            else:
+                delay_s = 0.0
             finally:
-                failed = bool(self._flying & self._waiting.keys())
-                self._flying = frozenset()
+                self._flying, self._taken_back = frozenset(), set()
                 self._landed.set()
-            if failed:
-                await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(delay_s)
 
     async def stop(self) -> None:
         """What was not told is not: the host's next start tells that everything is gone."""

@@ -100,7 +100,10 @@ class HostRegions:
 
     def _handle(self, event: Event) -> None:
         now_s = asyncio.get_running_loop().time()
-        for action in self.room.handle(event, self._levels(), now_s):
+        actions = self.room.handle(event, self._levels(), now_s)
+        # What goes now is for the admitted saves: getting memory anew would cost them more than the copies.
+        self.arena.keep_warm(self.room.reserved)
+        for action in actions:
             match action:
                 case Admit(save):
                     if not (asking := self._asking[save]).done():

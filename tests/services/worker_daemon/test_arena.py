@@ -13,6 +13,7 @@ from looseleaf.services.worker_daemon.arena import (
     HostArena,
     Ring,
 )
+from looseleaf.services.worker_daemon.core.region_table import Slot
 from looseleaf.units import REGION_BYTES
 
 
@@ -42,6 +43,25 @@ def test_free_slots_keep_their_memory_up_to_a_limit_and_are_taken_first() -> Non
         assert arena.allocate() not in kept
     finally:
         arena.close()
+
+
+def test_slots_that_are_about_to_be_used_keep_their_memory() -> None:
+    arena = HostArena(2 * SEGMENT_BYTES_MIN)
+    slots = [arena.allocate() for _ in range(WARM_SLOTS_MAX + 9)]
+    for slot in slots:
+        arena.write(slot, memoryview(b"x"))
+    arena.keep_warm(WARM_SLOTS_MAX + 6)
+    for slot in slots:
+        arena.free(slot)
+    assert written(arena, slots) == WARM_SLOTS_MAX + 6
+    arena.keep_warm(0)
+    assert written(arena, slots) == WARM_SLOTS_MAX
+    arena.close()
+
+
+def written(arena: HostArena, slots: list[Slot]) -> int:
+    """How many of these slots still show what was written: a hole shows zeros."""
+    return sum(bytes(arena.view(slot, 1)) == b"x" for slot in slots)
 
 
 def test_descriptor_for_others_cannot_be_written() -> None:

@@ -284,7 +284,7 @@ def test_eviction_that_cannot_be_told_makes_room_all_the_same_and_is_told_later(
     monkeypatch.setattr(eviction_news, "RETRY_S", 0.0)
 
     class DeafLocator(Locator):
-        deaf = 3
+        deaf = 1_000_000
 
         async def forget(self, host_id: HostId, keys: Sequence[RegionKey]) -> None:
             self.deaf -= 1
@@ -301,7 +301,9 @@ def test_eviction_that_cannot_be_told_makes_room_all_the_same_and_is_told_later(
         await regions.put(key, memoryview(data), "save")
         back, its_data = region(5)
         assert key in regions.table and back not in regions.table
+        locator.deaf = 1_000_000
         await regions.put(back, memoryview(its_data), "save")
+        locator.deaf = 3
         await regions._news.told()
         assert len(locator.forgotten) == SEGMENT_SLOTS_MIN - 1 and back not in locator.forgotten
 
