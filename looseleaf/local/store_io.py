@@ -15,8 +15,10 @@ from looseleaf.checkpoint.manifest import RegionRef
 from looseleaf.dirty_tracker import MappedRegions
 from looseleaf.errors import NotFound
 from looseleaf.ids import Epoch, ExecutionId, SessionId, Version
+from looseleaf.services.checkpoint_store.core.rows import ZERO_SLOT
 from looseleaf.services.checkpoint_store.regions import Region
 from looseleaf.services.checkpoint_store.store import open_store
+from looseleaf.units import REGION_BYTES
 
 # Regions that are handed to the disk together.
 _REGIONS_PER_WRITE: Final = 32
@@ -33,6 +35,9 @@ class StoreIO:
         self._store = open_store(folder)
         self._pins = ExitStack()
         self._fds: dict[Path, int] = {}
+        # What regions of zeros, which are in no file, are mapped from.
+        self._zeros_fd = os.memfd_create("looseleaf-zeros", os.MFD_CLOEXEC)
+        os.ftruncate(self._zeros_fd, REGION_BYTES)
         # Of all manifests that were committed.
         self.manifest_bytes = 0
         self._store.sessions.open(session_id, create=True, raise_epoch=False, title="")
@@ -40,7 +45,7 @@ class StoreIO:
     def have_regions(self, refs: Sequence[RegionRef]) -> list[int]:
         """As `StateIO.have_regions`."""
         rows = self._store.regions.locate([_region(ref) for ref in refs])
-        return [index for index, row in enumerate(rows) if row is None or row.slot is None]
+        return [index for index, row in enumerate(rows) if row is None or not row.on_disk]
 
     def put_regions(self, items: Iterable[tuple[RegionRef, memoryview]]) -> None:
         """As `StateIO.put_regions`; raises CapacityExceeded `STORE_FULL` or `DISK_FULL`."""
@@ -85,14 +90,11 @@ class StoreIO:
     def map_regions(self, refs: Sequence[RegionRef]) -> MappedRegions:
         """As `StateIO.map_regions`."""
         rows = self._store.regions.locate([_region(ref) for ref in refs])
-        slots = [row.slot for row in rows if row is not None and row.slot is not None]
+        slots = [row.slot for row in rows if row is not None and row.slot is not None and row.on_disk]
         if len(slots) != len(refs):
             raise NotFound("REGION_UNKNOWN", f"{len(refs) - len(slots)} saved regions are not on the store's disk")
-        self._pins.enter_context(self._store.files.pinned(slots))
-        places = [self._store.files.path_of(slot) for slot in slots]
-        return MappedRegions([
-            (self._fd(path), offset, ref.length_bytes) for (path, offset), ref in zip(places, refs, strict=True)
-        ])  # fmt: skip
+        self._pins.enter_context(self._store.files.pinned(slot for slot in slots if slot != ZERO_SLOT))
+        return MappedRegions([(*self._place(slot), ref.length_bytes) for slot, ref in zip(slots, refs, strict=True)])
 
     def map_many(self, groups: Sequence[Sequence[RegionRef]]) -> list[MappedRegions]:
         """As `StateIO.map_many`."""
@@ -101,15 +103,19 @@ class StoreIO:
     def close(self) -> None:
         """Closes the store; memory that was restored stays valid."""
         self._pins.close()
-        for fd in self._fds.values():
+        for fd in (*self._fds.values(), self._zeros_fd):
             os.close(fd)
         self._fds = {}
         self._store.close()
 
-    def _fd(self, path: Path) -> int:
+    def _place(self, slot: int) -> tuple[int, int]:
+        """(descriptor, offset) of a slot's bytes."""
+        if slot == ZERO_SLOT:
+            return self._zeros_fd, 0
+        path, offset = self._store.files.path_of(slot)
         if path not in self._fds:
             self._fds[path] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        return self._fds[path]
+        return self._fds[path], offset
 
 
 def _region(ref: RegionRef) -> Region:
