@@ -207,7 +207,7 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
     async def _run_cpu_cell(self, cell: Cell, run_here: Callable[[], Any]) -> dict[str, Any] | None:
         """The reply; None if the cell must go to a worker, as nothing was run."""
         session, recipe = self.looseleaf, cell.recipe
-        trial = Trial(session, self.shell, recipe)
+        trial = Trial(session, self.shell, self.comm_manager, recipe)
         if recipe.label == "gpu" and not trial.raises:
             return None
         try:
@@ -226,6 +226,7 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
             if trial.used and recipe.confidence < 1.0:
                 if trial.raises and not (why := trial.take_back(reply, lambda: self._refuse_elsewhere(cell))):
                     cell = replace(cell, used=trial.used)
+                    self._replies.taken_back = trial.undo
                 else:
                     reply = self._replies.not_again(reply, trial.refusal(why if trial.raises else "", reply))
             if not cell.used:
@@ -235,7 +236,6 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         log.info("cell_runs_again cell=%s", cell.request.cell_id)
         flush_streams()
         publish_output(self._publishers.request(self.get_parent("shell")), {"type": "clear_output", "wait": False})
-        self._replies.taken_back = trial.undo
         return await self._run_on_worker(cell)
 
     def _refuse_elsewhere(self, cell: Cell) -> None:

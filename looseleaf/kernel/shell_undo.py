@@ -1,10 +1,32 @@
-"""The shell's own memory of a cell that is to run again elsewhere: its number, its text and its results."""
+"""The shell's own memory of a cell that is to run again elsewhere: its number, text and results, and what it opened."""
 
 from __future__ import annotations
 
+import logging
+import sys
 from typing import Any
 
 from looseleaf.worker.result_cache import set_results, tell_results
+
+log = logging.getLogger("looseleaf.kernel")
+
+
+class OpenedComms:
+    """The comms that the kernel's `manager` gets from now on."""
+
+    def __init__(self, manager: Any) -> None:
+        self._manager = manager
+        self._before = set(manager.comms)
+
+    def close(self) -> None:
+        """Closes them; widgets too, so that the front end forgets their models."""
+        widgets = getattr(sys.modules.get("ipywidgets.widgets.widget"), "_instances", {})
+        for comm_id in [some_id for some_id in self._manager.comms if some_id not in self._before]:
+            try:
+                widgets.get(comm_id, self._manager.comms.get(comm_id)).close()
+            except Exception as error:
+                # A person's or a library's own idea of closing; the cell runs again all the same.
+                log.warning("comm_not_closed kind=%s", type(error).__name__)
 
 
 class ShellUndo:

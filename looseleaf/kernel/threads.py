@@ -9,6 +9,9 @@ from typing import Final
 # Threads of ours, of ipykernel and of the event loop touch no variable of the session.
 _QUIET: Final = ("looseleaf", "asyncio_", "IPythonHistory", "IOPub", "Control", "Heartbeat", "Shell channel")
 
+# Of these libraries.
+_SHOWING: Final = frozenset({"tqdm"})
+
 
 class LeftThreads:
     """Remembers the threads that appeared while a cell ran."""
@@ -30,3 +33,11 @@ class LeftThreads:
     def alive(self) -> bool:
         """Whether one of them still runs."""
         return any(thread.is_alive() for thread in self._left)
+
+    def may_write(self) -> bool:
+        """Whether one of them still runs that is no library's helper, which only shows how far something is."""
+        return any(thread.is_alive() and _top(type(thread)) not in _SHOWING for thread in self._left)
+
+
+def _top(cls: type) -> str:
+    return str(cls.__module__).partition(".")[0]

@@ -17,7 +17,7 @@ from looseleaf.kernel import effects
 from looseleaf.kernel.effects import Effects
 from looseleaf.kernel.needs import names_to_commit
 from looseleaf.kernel.session import KernelSession
-from looseleaf.kernel.shell_undo import ShellUndo
+from looseleaf.kernel.shell_undo import OpenedComms, ShellUndo
 from looseleaf.recipe.analyze import analyze_cell
 from looseleaf.recipe.label import CERTAIN, UNSEEN_PACKAGES, WAITS, DeviceLabel
 from looseleaf.recipe.recipe import Recipe
@@ -65,11 +65,11 @@ def why_not_again(seen: Sequence[str], unsaved: Collection[str], recipe: Recipe,
 class Trial:
     """One CPU cell, from before its commit to the decision; used once, on the main thread.
 
-    `raises`: it is prepared for being wrong. `used`: what it used of a GPU, empty if nothing. `undo`: of the shell's
-    own memory of it.
+    `comm_manager`: the kernel's. `raises`: it is prepared for being wrong. `used`: what it used of a GPU, empty if
+    nothing. `undo`: of the shell's own memory of it, if it is prepared.
     """
 
-    def __init__(self, session: KernelSession, shell: Any, recipe: Recipe) -> None:
+    def __init__(self, session: KernelSession, shell: Any, comm_manager: Any, recipe: Recipe) -> None:
         self._session = session
         self._shell = shell
         self._recipe = recipe
@@ -78,7 +78,8 @@ class Trial:
             self._version = self._committed()
         self._watch = TouchWatch(raises=self._version > 0)
         self._effects = Effects(self._watch)
-        self.undo = ShellUndo(shell)
+        self.undo = ShellUndo(shell) if self.raises else None
+        self._comms = OpenedComms(comm_manager)
 
     @property
     def used(self) -> str:
@@ -133,10 +134,12 @@ class Trial:
             return "it was interrupted"
         session = self._session
         unsaved = session.tracker.unsaved_here if session.tracker is not None else ()
-        if why := why_not_again(self._effects.seen, unsaved, self._recipe, threads_left=session.threads.alive()):
+        if why := why_not_again(self._effects.seen, unsaved, self._recipe, threads_left=session.threads.may_write()):
             return why
+        assert self.undo is not None
         try:
             refuse()
+            self._comms.close()
             session.roll_back(self._version)
         except LooseLeafError as error:
             return f"what it did cannot be taken back: {error.message or error.reason}"

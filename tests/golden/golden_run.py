@@ -47,7 +47,8 @@ class CellRun:
     """What one execution of a cell told. `outputs` as they stand when the notebook has ended.
 
     `comms`: those that it opened, in order. `widgets`: the widgets' states at the cell's end, by comm. `run_again`: it
-    was taken back and run a second time; `messages` are then those of the second run, behind the `clear_output`.
+    was taken back and run a second time; `messages`, `comms` and `widgets` are then those of the second run, behind the
+    `clear_output`. `before_clear`: comms that were opened before the last one.
     """
 
     name: str
@@ -60,6 +61,7 @@ class CellRun:
     widgets: dict[str, dict[str, Any]] = field(default_factory=dict)
     label: str = ""
     run_again: bool = False
+    before_clear: list[str] = field(default_factory=list)
 
 
 @dataclass
@@ -88,6 +90,8 @@ class Recording(NotebookClient):
             run.execution_count = msg["content"]["execution_count"]
         elif msg["msg_type"] in SHOWING:
             run.messages.append((msg["msg_type"], copy.deepcopy(msg["content"])))
+            if msg["msg_type"] == "clear_output":
+                run.before_clear = list(run.comms)
         elif msg["msg_type"] == "comm_open":
             run.comms.append(msg["content"]["comm_id"])
         return super().process_message(msg, cell, cell_index)
@@ -145,6 +149,10 @@ class Here(BatchClient, Recording):
             run.run_again = True
             cleared = [kind for kind, _ in run.messages].index("clear_output")
             del run.messages[: cleared + 1]
+            for comm in run.before_clear:
+                run.comms.remove(comm)
+                run.widgets.pop(comm, None)
+                self.widget_state.pop(comm, None)
 
 
 def run_sides(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
 from looseleaf.kernel.label_log import ENTRIES_MAX, LabelLog, observed_here, observed_there
-from looseleaf.kernel.shell_undo import ShellUndo
+from looseleaf.kernel.shell_undo import OpenedComms, ShellUndo
 from looseleaf.kernel.trial import is_doubted, may_use_torch, waits_for_gpu, why_not_again
 from looseleaf.recipe import DeviceLabel, Observation, Recipe
 from looseleaf.recipe.label import CERTAIN, WAITS
@@ -103,3 +104,20 @@ def test_shell_remembers_a_cell_that_is_taken_back_once() -> None:
     undo.redo()
     assert shell.user_ns["In"] == ["", "1 + 1", "x = 5\n2 + 2"] and shell.user_ns["_i2"] == "x = 5\n2 + 2"
     assert shell.user_ns["_i"] == "1 + 1"
+
+
+def test_comms_that_a_cell_opened_are_closed_and_others_stay() -> None:
+    class Comm:
+        def __init__(self, fails: bool = False) -> None:
+            self.closed, self.fails = False, fails
+
+        def close(self) -> None:
+            self.closed = True
+            if self.fails:
+                raise ValueError("a person's")
+
+    manager = SimpleNamespace(comms={"old": Comm()})
+    opened = OpenedComms(manager)
+    manager.comms |= {"bad": Comm(fails=True), "new": Comm()}
+    opened.close()
+    assert {name: comm.closed for name, comm in manager.comms.items()} == {"old": False, "bad": True, "new": True}

@@ -1,6 +1,6 @@
-# Eleven cells whose labels are wrong: CPU cells that use the GPU by ways that no text shows, and the reverse.
-# gpu-cells: 15
-# run-again: 8
+# Twelve cells whose labels are wrong: CPU cells that use the GPU by ways that no text shows, and the reverse.
+# gpu-cells: 16
+# run-again: 9
 # %% setup
 import argparse, json, random
 import numpy as np
@@ -75,6 +75,15 @@ d
 model = nn.Linear(3, 1)
 print(f'{own_moves.improve(model, 3):.4f}')
 [p.device for p in model.parameters()], seen[-1]
+# %% wrong-widget
+import ipywidgets
+from IPython.display import display
+bar = ipywidgets.IntProgress(max=2, description='steps')
+display(bar)
+for word in ('one', 'two'):
+    f = own_moves.up(t)
+    bar.value += 1
+bar.value, f.is_cuda
 # %% history
 In[-2].splitlines()[0], Out[4], _
 # %% learned-helper from=wrong-helper
