@@ -25,6 +25,9 @@ class StoreMetrics:
             "looseleaf_store_fallbacks", "Sessions that lost their newest version with a host", registry=registry)
         self._freed = Counter("looseleaf_store_freed", "Objects freed by the collector", ["kind"], registry=registry)
 
+        damaged = Gauge(
+            "looseleaf_store_damaged_regions", "Regions whose bytes the disk changed", registry=registry)
+        damaged.set_function(lambda: len(store.index.damaged))
         self._waiting = Gauge(
             "looseleaf_store_streams_waiting", "Streams that wait for their turn", ["kind"], registry=registry)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from looseleaf.checkpoint.manifest import decode_manifest
 from looseleaf.clock import ManualClock
@@ -14,6 +15,7 @@ from looseleaf.dirty_tracker import hash128
 from looseleaf.errors import Conflict, Corrupt, LooseLeafError
 from looseleaf.kv import Batch
 from looseleaf.services.checkpoint_store.core import keys
+from looseleaf.services.checkpoint_store.metrics import StoreMetrics
 from looseleaf.services.checkpoint_store.regions import Region
 from looseleaf.services.checkpoint_store.server import scrub
 from looseleaf.services.checkpoint_store.stats import count_all
@@ -139,6 +141,9 @@ async def test_scrubbing_finds_and_marks_what_is_damaged(store: Store) -> None:
     spoil(store, STATE)
     assert await scrub(store, at_once, 0) == (2, 1)
     assert count_all(store).regions_damaged == 1
+    registry = CollectorRegistry()
+    StoreMetrics(registry, store)
+    assert registry.get_sample_value("looseleaf_store_damaged_regions") == 1
 
 
 def test_damage_is_remembered_over_a_restart_and_forgotten_with_its_region(tmp_path: Path, clock: SetClock) -> None:
