@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from looseleaf.recipe.facts import SOURCE_CHARS_MAX, CellFacts, Read, source_hash
 from looseleaf.recipe.flat import flat_facts
-from looseleaf.recipe.magics import commands_of, is_install, magic_call
+from looseleaf.recipe.magics import commands_of, is_install, magic_call, may_be_persons
 from looseleaf.recipe.transform import Transformed, python_of, transform
 from looseleaf.recipe.tree import UNPARSEABLE
 from looseleaf.recipe.unfold import unfold
@@ -80,9 +80,12 @@ def _visited(digest: str, moved: Transformed, future_annotations: bool) -> CellF
         setup = python_of(moved.setup) if moved.setup else ""
         if setup:
             visitor.nested(setup, isolated=False)
+        persons = [name for name in moved.magics if may_be_persons(name)]
+        for name in persons:
+            visitor.use(name)
         visitor.run(tree)
         only_installs = _only_installs(tree, moved)
-        unfold(tree, shown=moved.reads, setup=setup)
+        unfold(tree, shown=moved.reads, setup=setup, called=persons)
     visitor.sure.clear()
     if moved.isolated:
         visitor.bindings.clear()

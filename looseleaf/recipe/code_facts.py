@@ -20,9 +20,11 @@ from looseleaf.recipe.magics import (
     STATEMENT_MAGICS,
     interpolated_expressions,
     magic_call,
+    may_be_persons,
     without_options,
 )
 from looseleaf.recipe.scopes import CodeNode, ScopeTable
+from looseleaf.recipe.tokens import token_names
 from looseleaf.recipe.tree import nodes_of
 
 
@@ -80,6 +82,9 @@ def _texts_in(call: ast.Call) -> Iterator[str]:
         texts = [*texts, *interpolated_expressions(magic.line)]
         if magic.name in STATEMENT_MAGICS | ISOLATED_MAGICS:
             texts.append(without_options(magic.line))
+        if may_be_persons(magic.name):
+            yield magic.name
+            yield from token_names(magic.line)
     for text in texts:
         try:
             tree = ast.parse(text.strip())

@@ -6,9 +6,11 @@ import ast
 import re
 from collections.abc import Iterable, Iterator
 
-from looseleaf.recipe.magics import NAMESPACE_MAGICS, magic_call
+from looseleaf.recipe.magics import NAMESPACE_MAGICS, is_shell, magic_call
 
 _SHELL_NAMESPACES = frozenset({"user_ns", "user_global_ns"})
+# Methods of IPython's shell that run a text.
+_SHELL_RUNS = frozenset({"run_cell", "run_cell_async", "run_code", "ex", "ev"})
 _NAMESPACE_CALLS = frozenset({"globals", "locals", "vars"})
 # These see the caller's own scope; inside a function that is not the session's namespace.
 _SCOPE_CALLS = frozenset({"locals", "vars", "dir"})
@@ -106,6 +108,8 @@ def dynamic_reason(node: ast.AST, *, in_code: bool) -> str:
     magic = magic_call(node)
     if magic is not None:
         return f"%{magic.name}" if magic.name in NAMESPACE_MAGICS else ""
+    if isinstance(node.func, ast.Attribute) and node.func.attr in _SHELL_RUNS and is_shell(node.func.value):
+        return f"get_ipython().{node.func.attr}()" if not node.args or constant_text(node.args[0]) is None else ""
     if not isinstance(node.func, ast.Name):
         return ""
     name = node.func.id
@@ -124,7 +128,15 @@ def dynamic_reason(node: ast.AST, *, in_code: bool) -> str:
 
 
 def literal_programs(node: ast.Call) -> list[str]:
-    """Texts that `node` runs as Python in the session's scope: `exec("...")`, `eval("...")`."""
+    """Texts that `node` runs as Python in the session's scope: `exec("...")`, `get_ipython().run_cell("...")`."""
+    func = node.func
+    runs = isinstance(func, ast.Attribute) and (
+        (func.attr in _SHELL_RUNS and is_shell(func.value))
+        or (func.attr == "run_cell" and isinstance(func.value, ast.Name))
+    )
+    if runs and node.args:
+        text = constant_text(node.args[0])
+        return [text] if text is not None else []
     if isinstance(node.func, ast.Name) and node.func.id in ("exec", "eval") and node.args:
         text = constant_text(node.args[0])
         return [text] if text is not None else []

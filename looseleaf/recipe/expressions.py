@@ -20,6 +20,7 @@ from looseleaf.recipe.dynamic import (
 from looseleaf.recipe.facts import Binding, BindingKind, CodeFacts
 from looseleaf.recipe.history_line import HISTORY_MAGIC, parse_history_line
 from looseleaf.recipe.magics import (
+    BODY_IS_PYTHON,
     HELP_MAGICS,
     ISOLATED_MAGICS,
     QUIET_MAGICS,
@@ -28,6 +29,7 @@ from looseleaf.recipe.magics import (
     interpolated_expressions,
     is_install,
     magic_call,
+    may_be_persons,
     without_options,
 )
 from looseleaf.recipe.scopes import ScopeTable
@@ -240,8 +242,12 @@ class ExpressionVisitor(ast.NodeVisitor):
 
     def _comprehension(self, generators: list[ast.comprehension], results: list[ast.expr]) -> None:
         self.visit(generators[0].iter)
-        own = {n.id for g in generators for n in nodes_of(g.target) if isinstance(n, ast.Name)}
-        self.scopes.append(Scope("comprehension", own))
+        names = [n for g in generators for n in nodes_of(g.target) if isinstance(n, ast.Name)]
+        self.scopes.append(Scope("comprehension", {n.id for n in names if isinstance(n.ctx, ast.Store)}))
+        for name in names:
+            # Of targets such as `x.attr` and `x[i]`.
+            if isinstance(name.ctx, ast.Load):
+                self.use(name.id)
         for index, generator in enumerate(generators):
             if index:
                 self.visit(generator.iter)
@@ -335,6 +341,10 @@ class ExpressionVisitor(ast.NodeVisitor):
         for text in interpolated_expressions(magic.line):
             self.nested(text, isolated=True)
         self.installs = self.installs or any(map(is_install, magic.commands))
+        if may_be_persons(magic.name):
+            self.use(magic.name)
+        if magic.body and magic.name in BODY_IS_PYTHON:
+            self.nested(magic.body, isolated=BODY_IS_PYTHON[magic.name])
         if magic.name == "!":
             self.shell.append(magic.line)
         elif magic.name in STATEMENT_MAGICS:
@@ -351,9 +361,9 @@ class ExpressionVisitor(ast.NodeVisitor):
             self._restored(magic.line)
         elif magic.name not in QUIET_MAGICS:
             # An unknown magic may take names of the session as its arguments.
-            for word in magic.line.split():
-                if word.isidentifier():
-                    self.use(word)
+            words = {word for word in magic.line.split() if word.isidentifier()}
+            for word in sorted(words | token_names(magic.line)):
+                self.use(word)
 
     def _restored(self, line: str) -> None:
         """An older value, of which nothing is known but that its name was defined in this session before."""

@@ -50,6 +50,8 @@ QUIET_MAGICS: Final = frozenset(
 )  # fmt: skip
 # `x?` and `x??` become these.
 HELP_MAGICS: Final = frozenset({"pinfo", "pinfo2", "pdoc", "pdef", "psource", "pfile"})
+# A language in which a cell magic's body may name variables of the session: `{x}`, `:x`, `$x`, `@x`.
+QUERY_CELL_MAGICS: Final = frozenset({"sql", "bigquery"})
 # Line magics that are an installer's command line.
 INSTALL_MAGICS: Final = frozenset({"pip", "conda", "mamba", "micromamba", "uv"})
 # First words of one-line cells that automagic takes for magics although no `%` is there.
@@ -72,6 +74,17 @@ _INTERPOLATION = re.compile(r"(?<![{$])\{([^{}]+)\}(?!\})|(?<![$\\])\$\$?([A-Za-
 _OPTION = re.compile(r"^(?:-[a-zA-Z]+(?:\s*\d+)?|--\w[\w-]*)\s+")
 
 
+_KNOWN: Final = (
+    BODY_IS_PYTHON.keys() | BODY_IS_NOT_PYTHON | STATEMENT_MAGICS | ISOLATED_MAGICS | NAMESPACE_MAGICS | QUIET_MAGICS
+    | HELP_MAGICS | {"!", "gpu", "cpu", "looseleaf", "pylab", "xdel"}
+)  # fmt: skip
+
+
+def may_be_persons(name: str) -> bool:
+    """A magic that is not IPython's own or a known extension's: cells may have registered a function of this name."""
+    return name.isidentifier() and name not in _KNOWN
+
+
 def commands_of(line: str) -> list[str]:
     """The commands of a shell line, near enough: quotes are not followed."""
     return [part for part in _COMMAND_END.split(line) if part.strip()]
@@ -84,10 +97,14 @@ def is_install(command: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class MagicCall:
-    """A line magic or shell line in transformed Python: `name` is "!" for a shell line, `line` its argument."""
+    """A magic or shell line in transformed Python: `name` is "!" for a shell line, `line` its argument.
+
+    `body`: of a cell magic that is called as such.
+    """
 
     name: str
     line: str
+    body: str = ""
 
     @property
     def commands(self) -> list[str]:
@@ -100,7 +117,11 @@ class MagicCall:
 def magic_call(call: ast.Call) -> MagicCall | None:
     """The magic that `call` stands for, or None if it is any other call."""
     func = call.func
-    if not isinstance(func, ast.Attribute) or not _is_shell(func.value):
+    if not isinstance(func, ast.Attribute):
+        return None
+    # `ip = get_ipython()` has any name; these methods have but one meaning.
+    named = isinstance(func.value, ast.Name) and func.attr in ("run_line_magic", "run_cell_magic")
+    if not named and not is_shell(func.value):
         return None
     texts = [arg.value for arg in call.args if isinstance(arg, ast.Constant) and isinstance(arg.value, str)]
     if len(texts) != len(call.args) or not texts:
@@ -111,11 +132,12 @@ def magic_call(call: ast.Call) -> MagicCall | None:
         if func.attr == "magic":
             name, _, line = texts[0].lstrip("%").partition(" ")
             return MagicCall(name, line)
-        return MagicCall(texts[0], texts[1] if len(texts) > 1 else "")
+        return MagicCall(texts[0], *texts[1:3]) if len(texts) > 1 else MagicCall(texts[0], "")
     return None
 
 
-def _is_shell(node: ast.expr) -> bool:
+def is_shell(node: ast.expr) -> bool:
+    """`get_ipython()`."""
     return (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Name)

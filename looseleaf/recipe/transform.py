@@ -17,6 +17,7 @@ from looseleaf.recipe.magics import (
     AUTOMAGIC_WORDS,
     BODY_IS_NOT_PYTHON,
     BODY_IS_PYTHON,
+    QUERY_CELL_MAGICS,
     SHELL_CELL_MAGICS,
     interpolated_expressions,
     without_options,
@@ -31,6 +32,8 @@ GPU_COUNT_MAX = 64
 _MAGIC_LINE = re.compile(r"%%(?P<name>[^\s?]+)(?P<help>\?*)[ \t]*(?P<line>[^\n]*)\n?")
 _CAPTURE_TARGET = re.compile(r"(?:^|\s)([A-Za-z_]\w*)\s*$")
 _OUT_OPTION = re.compile(r"--(?:out|err|proc)[ =]+([A-Za-z_]\w*)")
+# Variables of the session in a query, whatever the extension's way to write them: `{x}`, `{{x}}`, `:x`, `$x`, `@x`.
+_QUERY_NAME = re.compile(r"(?:\{\{?\s*|(?<![:\w]):|\$|@)([A-Za-z_]\w*)")
 _COUNT = re.compile(r"(\d+)")
 
 # What IPython's transforms may change, more rather than less: magics, help, automatic calls, prompts, an indented cell.
@@ -151,6 +154,8 @@ def _foreign(state: Transformed, name: str, line: str, body: str) -> Transformed
             reads=(*state.reads, *(n for names in reads for n in names.split(","))),
             binds=(*binds, *(n for names in outs for n in names.split(",") if n.isidentifier())),
         )
+    if name in QUERY_CELL_MAGICS:
+        return replace(state, reads=(*state.reads, *_QUERY_NAME.findall(body)), binds=binds)
     return replace(state, binds=binds)
 
 

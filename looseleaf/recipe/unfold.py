@@ -12,6 +12,7 @@ from looseleaf.recipe.magics import (
     MagicCall,
     interpolated_expressions,
     magic_call,
+    may_be_persons,
     without_options,
 )
 
@@ -19,14 +20,16 @@ from looseleaf.recipe.magics import (
 _BODIES: Final = ("body", "orelse", "finalbody", "handlers", "cases")
 
 
-def unfold(tree: ast.Module, *, shown: Sequence[str] = (), setup: str = "") -> ast.Module:
+def unfold(
+    tree: ast.Module, *, shown: Sequence[str] = (), setup: str = "", called: Sequence[str] = ()
+) -> ast.Module:
     """`tree`, changed in place: before each statement with a line magic stands the Python that the magic runs or shows.
 
-    `shown`: expressions whose text a cell magic's line takes; `setup`: Python that runs before the body. What does not
-    parse is left out.
+    `shown`: expressions whose text a cell magic's line takes; `setup`: Python that runs before the body;
+    `called`: cell magics that may be functions of the session. What does not parse is left out.
     """
     _unfold_bodies(tree)
-    tree.body[:0] = [*_shown(shown), *_parsed(setup)]
+    tree.body[:0] = [*_shown(shown), *_parsed(setup), *(call for name in called for call in _parsed(f"{name}('', '')"))]
     return tree
 
 
@@ -57,6 +60,8 @@ def _hidden(value: ast.expr) -> Iterator[ast.stmt]:
 
 
 def _python(magic: MagicCall) -> str:
+    if may_be_persons(magic.name):
+        return f"{magic.name}({magic.line!r})"
     return without_options(magic.line) if magic.name in STATEMENT_MAGICS | ISOLATED_MAGICS else ""
 
 

@@ -75,6 +75,31 @@ NEEDS = [
     ("%%prun -s cumulative\nf(a)", "a", ""),
     ("%%html\n<b>{a}</b>", "", ""),
     ("%%writefile x.py\nprint(a)", "", ""),
+    ("%snakeviz f(a)", "a", ""),
+    ("%R -i a,b -o z x <- a", "a b", ""),
+    ("%%sql db\nselect {a}, :b, '12:30', x::int, {{c}}", "a b c", "x = 1"),
+    ("!for i in 1 2; do echo $i {a}; done", "a i", "i = 1"),
+    ("!awk '{print $1}' {a.b} {b['k']} {c:03d}", "a b c", ""),
+    # magics that cells have registered
+    ("%mine", "a mine", "def mine(line): return a"),
+    ("x = %mine c", "a c mine", "def mine(line): return a"),
+    ("def f():\n  %mine\nf()", "a mine", "def mine(line): return a"),
+    ("%%mine\nno Python (", "a mine", "def mine(line, cell): return a"),
+    ("%%mine\nprint(c)", "a c mine", "def mine(line, cell): return a"),
+    # the shell's methods
+    ("get_ipython().run_cell('x = a')", "a", ""),
+    ("get_ipython().run_cell_magic('time', '', 'print(a)')", "a", ""),
+    ("ip.run_line_magic('time', 'print(a)')", "a ip", "ip = get_ipython()"),
+    ("get_ipython().ev('a'); get_ipython().ex('x = b')", "a b", ""),
+    ("get_ipython().run_cell(a)", "a b c u", ""),
+    # other ways to call, prompts
+    ("/f a", "a b f", "def f(x): return b"),
+    (",f a b", "c f", "def f(x, y): return c"),
+    (">>> x = a\n>>> print(b)", "a b", ""),
+    # targets that are no names
+    ("[0 for x.y in a]", "a x", "x = 1"),
+    ("for x['k'] in a: pass", "a x", "x = {}"),
+    ("with a as x.y: pass", "a x", "x = 1"),
     # texts and namespaces
     ("exec('def f(): return a\\nf()')", "a", ""),
     ("get_ipython().user_ns['a']", "a", ""),

@@ -211,7 +211,7 @@ def test_deep_expression_does_not_overflow() -> None:
     assert facts.parsed in (True, False)
 
 
-def test_unknown_cell_magic_with_other_language_reads_nothing() -> None:
+def test_unknown_cell_magic_with_other_language_reads_only_what_may_have_registered_it() -> None:
     facts = analyze_cell("%%sparql\nSELECT ?x WHERE { }")
     assert facts.parsed
-    assert facts.read_names == frozenset()
+    assert facts.read_names == {"sparql"}
