@@ -17,7 +17,7 @@ from looseleaf.recipe.device_walk import DeviceWalk
 from looseleaf.recipe.facts import CellFacts
 from looseleaf.recipe.graph import Closure
 from looseleaf.recipe.session_view import SessionView
-from looseleaf.recipe.small_reads import only_reads
+from looseleaf.recipe.small_reads import only_reads, reads_by_name
 from looseleaf.recipe.tree import UNPARSEABLE, nodes_of
 from looseleaf.recipe.values import Value, known
 from looseleaf.units import MIB, format_bytes
@@ -109,7 +109,8 @@ def decide_label(facts: CellFacts, closure: Closure, view: SessionView, *, devic
         unseen = cue.kind == "shell" or _device_bytes(closure, view) or _opaque(facts, closure, view, UNSEEN_PACKAGES)
         return Label(DeviceLabel.GPU, _sentence(cue.text), cue.confidence, _gpu_kind(walk), may_learn_cpu=not unseen)
     if small:
-        return Label(DeviceLabel.CPU, "It only reads small values that live on the GPU.", 0.9, GpuKind.RESIDENT)
+        sure = CERTAIN if reads_by_name(facts.tree, small) else 0.8
+        return Label(DeviceLabel.CPU, "It only reads small values that live on the GPU.", sure, GpuKind.RESIDENT)
     return _cpu(facts, closure, view, asks=walk.asks)
 
 

@@ -27,12 +27,22 @@ _SAME: Final = SAME_VALUE_METHODS | PASSING_METHODS
 
 def only_reads(tree: ast.Module, names: Collection[str]) -> bool:
     """Whether all that `tree` does with the values of `names` is to read them. Never raises."""
+    return _followed(tree, names) is not None
+
+
+def reads_by_name(tree: ast.Module, names: Collection[str]) -> bool:
+    """Whether `only_reads`, and that of the variables themselves: of what they hold nobody knows what it is."""
+    reads = _followed(tree, names)
+    return reads is not None and not reads.of_parts
+
+
+def _followed(tree: ast.Module, names: Collection[str]) -> _Reads | None:
     reads = _Reads(names)
     try:
         reads.body(tree.body)
     except (_UsedError, *UNPARSEABLE):
-        return False
-    return True
+        return None
+    return reads
 
 
 class _UsedError(Exception):
@@ -45,6 +55,7 @@ class _Reads:
     def __init__(self, names: Collection[str]) -> None:
         self._names = frozenset(names)
         self.device = set(names)
+        self.of_parts = False
 
     # Statements.
 
@@ -101,6 +112,7 @@ class _Reads:
     def _items(self, target: ast.expr, items: ast.expr) -> None:
         """Binds `target` to what an iteration over `items` gives."""
         device = self.eval(items)
+        self.of_parts = self.of_parts or device
         self.target(target, device=device)
         call = items.func if isinstance(items, ast.Call) else None
         numbered = isinstance(call, ast.Name) and call.id == "enumerate"
@@ -190,7 +202,9 @@ class _Reads:
 
     def on_Subscript(self, node: ast.Subscript) -> bool:
         self.host(node.slice)
-        return self.eval(node.value)
+        device = self.eval(node.value)
+        self.of_parts = self.of_parts or device
+        return device
 
     def on_Slice(self, node: ast.Slice) -> bool:
         return self.any([node.lower, node.upper, node.step])
@@ -207,7 +221,9 @@ class _Reads:
             self._arguments(node)
             return False
         if name in PASSING_CALLS:
-            return self._arguments(node)
+            device = self._arguments(node)
+            self.of_parts = self.of_parts or device
+            return device
         self.host(node.func)
         if self._arguments(node):
             raise _UsedError
@@ -221,6 +237,7 @@ class _Reads:
         if attr in _SAME or attr in READING_METHODS or _to_host(node, attr):
             if self._arguments(node):
                 raise _UsedError
+            self.of_parts = self.of_parts or attr in PASSING_METHODS
             return attr in _SAME
         raise _UsedError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from looseleaf.recipe.label import CERTAIN
 from looseleaf.recipe.name_facts import NameFacts
 from tests.recipe.test_label import gpu
 
@@ -42,6 +43,16 @@ def test_small_value_is_read_in_the_kernel(ask, text: str) -> None:
 @pytest.mark.parametrize("text", USES)
 def test_small_value_is_used_on_the_gpu(ask, text: str) -> None:
     assert ask(text, "import torch", headers={"x": gpu(4096)}).recipe.label == "gpu"
+
+
+@pytest.mark.parametrize(
+    ("text", "sure"),
+    [("x.item()", True), ("print(x.detach().cpu(), x.shape)", True), ("x[0].item()", False), ("list(x)", False),
+     ("[v.item() for v in x]", False), ("x.get('a')", False), ("y[0] = x.item()", True)],
+)  # fmt: skip
+def test_reading_what_a_variable_holds_is_doubted(ask, text: str, sure: bool) -> None:
+    recipe = ask(text, headers={"x": gpu(4)}).recipe
+    assert (recipe.label, recipe.confidence >= CERTAIN) == ("cpu", sure)
 
 
 def test_value_that_called_code_names_too_is_used_there(ask) -> None:
