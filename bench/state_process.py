@@ -285,7 +285,8 @@ class State:
         self._begin_again()
         names = _names(count)
         began_s = time.perf_counter()
-        self.tracker.restore(())
+        # As a worker does: the version first, then what of it the cell needs.
+        self.tracker.restore((), soon=names)
         opened_s = time.perf_counter() - began_s
         report = self.tracker.restore(names)
         mapped_s = time.perf_counter() - began_s

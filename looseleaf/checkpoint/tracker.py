@@ -65,6 +65,8 @@ class StateTracker:
         self.rebinding: Callable[[], AbstractContextManager[None]] = nullcontext
         # What a save for some variables may still spend on the others.
         self.lazy_budget: Callable[[], Budget] = Budget
+        # Units by their hash, which the next restore need not ask for.
+        self._fetched_ahead: Mapping[bytes, bytes] = {}
         # Values that no version has and that hold an older state of others: (variable, path), not told yet.
         self._stale: list[tuple[str, str]] = []
         # What saves compare with byte by byte; None unless that is wanted.
@@ -122,16 +124,21 @@ class StateTracker:
     def _is_stub(self, name: str) -> bool:
         return is_stub(self.namespace.get(name))
 
-    def restore(self, names: Iterable[str], *, imports: Iterable[str] = (), version: int = 0) -> RestoreReport:
+    def restore(
+        self, names: Iterable[str], *, imports: Iterable[str] = (), version: int = 0, soon: Iterable[str] = ()
+    ) -> RestoreReport:
         """Makes `names`, and what their code reads by name, live; every other variable of the session gets a stub.
 
         The first call also sets the process state. `version`: the one wanted, 0 for the newest; a newer one than held
-        is followed first. Raises what the StateIO raises, and then no variable has another value than before; a value
+        is followed first. `soon`: names of the next call, whose small units are asked for together with these, where a
+        version is followed. Raises what the StateIO raises, and then no variable has another value than before; a value
         that cannot be made again is reported, not raised.
         """
         wanted = list(names)
         is_behind = self.manifest.version == 0 or version > self.manifest.version
-        fetched = self._follow(Version(version), wanted) if is_behind else {}
+        soon = list(soon)
+        fetched = self._follow(Version(version), [*wanted, *soon]) if is_behind else self._fetched_ahead
+        self._fetched_ahead = fetched if soon else {}
         return Restorer(self).restore(wanted, list(imports), fetched)
 
     def _follow(self, version: Version, names: list[str]) -> Mapping[bytes, bytes]:

@@ -67,8 +67,9 @@ class WorkerState:
         self._enter(request)
         # The version first: its environment and path decide what the imports find, its devices which names must wait.
         imported = self.tracker.restore(
-            (), imports=fields.texts(request, "imports", []), version=Version(fields.integer(request, "version"))
-        )
+            (), imports=fields.texts(request, "imports", []), version=Version(fields.integer(request, "version")),
+            soon=names,
+        )  # fmt: skip
         report = self._load(names, ahead=ahead)
         self.own_files.note()
         total_s = time.monotonic() - began_s

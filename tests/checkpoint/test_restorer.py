@@ -53,6 +53,23 @@ result = [sorted(r.restored), sorted((f.name, f.reason) for f in r.failed), chec
     assert result == [["a", "c"], [["b", "REGIONS_LOST"], ["d", "REGIONS_LOST"]], 2.0]
 
 
+def test_restore_of_what_was_announced_asks_for_no_units_again(process):
+    process("""
+cell("import numpy as np; a, b, c = [1, np.ones(3)], {'k': np.zeros(2)}, [np.zeros(5), 7]")
+save()
+""")
+    assert process("""
+asked = []
+fetch_units = io.fetch_units
+io.fetch_units = lambda hashes: asked.append(len(hashes)) or fetch_units(hashes)
+tracker.restore((), soon=["a", "b", "unknown"])
+first, stubs = list(asked), tracker.stub_names()
+restore("a", "b")
+restore("c")
+result = [len(first), len(asked), stubs, check("[a[1].sum(), b['k'].sum(), c[1]]")]
+""") == [1, 2, ["a", "b", "c"], [3.0, 0.0, 7]]
+
+
 def test_setting_that_this_process_cannot_follow_costs_no_variable(process):
     process("""
 cell('''
