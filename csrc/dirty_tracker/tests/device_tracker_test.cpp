@@ -1,7 +1,10 @@
 // Everything above the kernels, on a device of plain memory: tables, the ring, order, and a failure of each single call.
 #include "device_tracker.h"
 
+#include <atomic>
+#include <memory>
 #include <random>
+#include <thread>
 
 #include "cpu_device.h"
 #include "expect.h"
@@ -118,6 +121,38 @@ void test_moves_of_any_sizes_arrive_through_a_short_ring() {
   EXPECT_THROWS(dt::InvalidInput, dt::DeviceTracker(std::make_shared<dt::CpuDevice>(), kKey, {4, 1 << 20, 0}));
 }
 
+// An event that tells that somebody waited for it.
+struct Noticed : dt::DeviceEvent {
+  explicit Noticed(std::atomic<bool>& to_set) : waited(to_set) {}
+  void wait() override { waited = true; }
+  std::atomic<bool>& waited;
+};
+
+void test_a_full_ring_holds_the_producer() {
+  const dt::RingLimits standard;
+  EXPECT(standard.slots == 4 && standard.slot_bytes == 64 << 20 && standard.threads >= 4);
+  dt::CpuDevice device;
+  const dt::PinnedSlots slots(device, {2, 256 << 10, 3});
+  dt::Drain drain(slots, 3);
+  const std::size_t first = drain.take_slot(), second = drain.take_slot();
+  EXPECT(first != second);
+  slots.at(first)[7] = 42;
+  std::atomic<bool> landed{false};
+  std::uint8_t place = 0;
+  std::size_t third = slots.count();
+  bool was_landed = false;
+  std::thread producer([&] {
+    third = drain.take_slot();
+    was_landed = landed;
+  });
+  drain.hand_in(first, std::make_unique<Noticed>(landed), {{7, &place, 1}});
+  producer.join();
+  EXPECT(third == first && was_landed && place == 42);
+  std::atomic<bool> others{false};
+  for (const std::size_t slot : {second, third}) drain.hand_in(slot, std::make_unique<Noticed>(others), {{0, &place, 1}});
+  drain.finish();
+}
+
 void test_neighbours_go_in_one_transfer() {
   const Bytes data(1'200'000, 9);
   Bytes place(data.size());
@@ -197,6 +232,7 @@ void run_device_tracker_tests() {
   RUN(test_tables_equal_the_hosts_and_name_what_changed);
   RUN(test_tables_see_work_that_other_streams_hold);
   RUN(test_moves_of_any_sizes_arrive_through_a_short_ring);
+  RUN(test_a_full_ring_holds_the_producer);
   RUN(test_neighbours_go_in_one_transfer);
   RUN(test_compare_names_exactly_what_differs);
   RUN(test_each_failing_call_is_reported_and_poisons_if_sticky);
