@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import mmap
 import os
@@ -148,10 +149,14 @@ def main() -> None:
     import torch
 
     import looseleaf.checkpoint.tracker  # noqa: F401
+    from looseleaf.checkpoint.module_code import BASELINE
 
     torch.set_num_threads(1)
     # The first optimizer of a process imports the compiler; better once here than in every step.
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    # As a zygote does.
+    BASELINE.begin()
+    gc.freeze()
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     for line in sys.stdin:
