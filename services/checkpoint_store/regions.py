@@ -61,7 +61,7 @@ class Regions:
         `size_bytes`: how many will come, 0 if not known; room is made for all of them now. Raises CapacityExceeded
         `STORE_FULL` or `TENANT_FULL` if there is none.
         """
-        self._usage.reserve(tenant, size_bytes)
+        self._usage.reserve(tenant, size_bytes, later=True)
         return RegionUpload(self._index, self._files, self._usage, tenant, size_bytes)
 
     def get(self, regions: Sequence[Region], tenant: bytes = keys.DEFAULT_TENANT) -> list[bytes]:
@@ -207,8 +207,10 @@ class RegionUpload:
         from_reserved = min(self._reserved_bytes, needed_bytes)
         self._usage.reserve(self._tenant, needed_bytes - from_reserved)
         self._reserved_bytes -= from_reserved
+        self._usage.arrived(from_reserved)
 
     def _give_reserved_back(self) -> None:
+        self._usage.arrived(self._reserved_bytes)
         self._usage.give_back(self._tenant, self._reserved_bytes)
         self._reserved_bytes = 0
 

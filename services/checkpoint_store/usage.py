@@ -51,6 +51,8 @@ class Usage:
         self._lock = threading.Lock()
         self._used = Counter(used)
         self._used_bytes = sum(used.values())
+        # Of these, what was promised and is not written yet: the disk does not know of it.
+        self._promised_bytes = 0
 
     @property
     def used_bytes(self) -> int:
@@ -71,8 +73,10 @@ class Usage:
         """Bytes that a tenant holds now, reservations included."""
         return self._used[tenant]
 
-    def reserve(self, tenant: bytes, size_bytes: int) -> None:
+    def reserve(self, tenant: bytes, size_bytes: int, *, later: bool = False) -> None:
         """Counts bytes that are about to be written; raises CapacityExceeded before any is.
+
+        With `later` the room is kept for them until `arrived`.
 
         `TENANT_FULL` if the tenant's own limit is the nearest, else `STORE_FULL`; both carry `needed_bytes` and
         `available_bytes`, and say what to delete.
@@ -83,14 +87,20 @@ class Usage:
             rooms = {
                 "tenant": self.tenant_bytes_max - self._used[tenant],
                 "store": self.bytes_max - self._used_bytes,
-                "disk": disk_bytes,
+                "disk": disk_bytes - self._promised_bytes,
             }
             # What is there already needs no room, and is welcome on a full disk too.
             if size_bytes <= max(0, min(rooms.values())):
                 self._used[tenant] += size_bytes
                 self._used_bytes += size_bytes
+                self._promised_bytes += size_bytes if later else 0
                 return
         raise self._full(tenant, size_bytes, rooms)
+
+    def arrived(self, size_bytes: int) -> None:
+        """Of the bytes reserved for later so many are written now, or never will be."""
+        with self._lock:
+            self._promised_bytes -= size_bytes
 
     def give_back(self, tenant: bytes, size_bytes: int) -> None:
         """Bytes that were freed, or reserved and not written."""

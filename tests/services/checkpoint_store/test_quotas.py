@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,6 +24,7 @@ from looseleaf.ids import Epoch, ExecutionId, PayloadId, SessionId, UnitId, Vers
 from looseleaf.services.checkpoint_store.regions import Region
 from looseleaf.services.checkpoint_store.store import Store, StoreLimits, open_store
 from looseleaf.services.checkpoint_store.turns import Turns
+from looseleaf.services.checkpoint_store.usage import Usage, UsageLimits
 from looseleaf.services.checkpoint_store.verifier import verify_index
 from looseleaf.units import MIB, REGION_BYTES
 
@@ -62,6 +64,21 @@ def test_room_that_an_upload_was_promised_is_nobody_elses(small: Store) -> None:
     second.add([region(1)])
     second.finish()
     assert small.usage.used_bytes == 4 * MIB
+
+
+def test_room_of_the_disk_is_not_promised_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = Usage(tmp_path, UsageLimits(100 * MIB), {})
+    room = SimpleNamespace(f_bavail=10, f_frsize=MIB)
+    monkeypatch.setattr("looseleaf.services.checkpoint_store.usage.os.statvfs", lambda folder: room)
+    usage.reserve(b"a", 6 * MIB, later=True)
+    with pytest.raises(CapacityExceeded, match="STORE_FULL.*free space on the disk") as caught:
+        usage.reserve(b"b", 5 * MIB, later=True)
+    assert caught.value.fields["available_bytes"] == 4 * MIB
+    # Now the disk itself tells of these.
+    usage.arrived(6 * MIB)
+    room.f_bavail = 4
+    usage.reserve(b"b", 4 * MIB)
+    assert usage.used_bytes == 10 * MIB
 
 
 @pytest.mark.parametrize("ends_by", ["finish", "abort", "both"])
