@@ -25,33 +25,40 @@ class Surroundings:
     def __init__(self) -> None:
         # Before a cell can change the path: equal ids must mean equal folders.
         self._environment = Environment.here()
+        # Files of imported modules that are not installed; of most modules nothing is asked twice.
+        self._own_files: dict[str, str] = {}
+        self._looked_at: set[str] = set()
 
     def tell(self, source: str) -> dict[str, Any]:
         """What a request about a cell says of this process, as docs/protocol.md has it."""
-        return {"environment_id": self._environment.identify(), "local_modules": local_modules(source)}
+        return {"environment_id": self._environment.identify(), "local_modules": self.local_modules(source)}
 
+    def local_modules(self, source: str) -> dict[str, str]:
+        """Modules that lie in the working directory, imported here or by `source`, with their relative paths."""
+        try:
+            folder = os.getcwd()
+        except OSError:
+            return {}  # it was deleted: nothing can be imported from it any more
+        self._look_at_new_modules()
+        found = {
+            name: os.path.relpath(file, folder) for name, file in list(self._own_files.items())
+            if file.startswith(folder + os.sep) and name in sys.modules
+        }  # fmt: skip
+        facts = analyze_cell(source)
+        named = facts.modules.union(imported_in(source), *(code.imports for b in facts.bindings for code in b.codes))
+        find = modules_in(Path(folder))
+        to_come = {name: find(name) for name in _with_parents(named) if name not in sys.modules}
+        found.update({name: path for name, path in to_come.items() if path})
+        return dict(list(found.items())[:LOCAL_MODULES_MAX])
 
-def local_modules(source: str) -> dict[str, str]:
-    """Modules that lie in the working directory, imported here or by `source`, with their relative paths."""
-    try:
-        folder = os.getcwd()
-    except OSError:
-        return {}  # it was deleted: nothing can be imported from it any more
-    found = {name: path for name, module in list(sys.modules.items()) if (path := _path_in(folder, name, module))}
-    facts = analyze_cell(source)
-    named = facts.modules.union(imported_in(source), *(code.imports for b in facts.bindings for code in b.codes))
-    find = modules_in(Path(folder))
-    to_come = {name: find(name) for name in _with_parents(named) if name not in sys.modules}
-    found.update({name: path for name, path in to_come.items() if path})
-    return dict(list(found.items())[:LOCAL_MODULES_MAX])
-
-
-def _path_in(folder: str, name: str, module: object) -> str:
-    # Not by getattr, which makes some modules import others.
-    file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
-    if type(file) is not str or not file.startswith(folder + os.sep) or is_library_module(name):
-        return ""
-    return os.path.relpath(file, folder)
+    def _look_at_new_modules(self) -> None:
+        for name in set(sys.modules) - self._looked_at:
+            self._looked_at.add(name)
+            module = sys.modules.get(name)
+            # Not by getattr, which makes some modules import others.
+            file = vars(module).get("__file__") if isinstance(module, types.ModuleType) else None
+            if type(file) is str and not is_library_module(name):
+                self._own_files[name] = file
 
 
 def _with_parents(names: Iterable[str]) -> set[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from looseleaf.kernel.surroundings import Surroundings, local_modules
+from looseleaf.kernel.surroundings import Surroundings
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_modules_beside_the_notebook_are_found_without_running_them(
     folder: Path, source: str, found: dict[str, str]
 ) -> None:
-    assert local_modules(source) == found
+    assert Surroundings().local_modules(source) == found
     assert not {"helper", "pkg", "pkg.part"} & sys.modules.keys()
 
 
@@ -47,7 +47,14 @@ def test_imported_modules_beside_the_notebook_are_told_whatever_the_cell(
     del lazy.__dict__["__loader__"]
     monkeypatch.setitem(sys.modules, "helper", helper)
     monkeypatch.setitem(sys.modules, "lazy", lazy)
-    assert local_modules("x = 1") == {"helper": "helper.py"}
+    surroundings = Surroundings()
+    assert surroundings.local_modules("x = 1") == {"helper": "helper.py"}
+    # One that comes later, and one that goes.
+    other = types.ModuleType("pkg.part")
+    other.__file__ = str(folder / "pkg" / "part.py")
+    monkeypatch.setitem(sys.modules, "pkg.part", other)
+    monkeypatch.delitem(sys.modules, "helper")
+    assert surroundings.local_modules("x = 1") == {"pkg.part": "pkg/part.py"}
 
 
 def test_working_directory_that_was_deleted_has_no_modules(folder: Path) -> None:
@@ -56,7 +63,7 @@ def test_working_directory_that_was_deleted_has_no_modules(folder: Path) -> None
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(gone)
         gone.rmdir()
-        assert local_modules("import helper") == {}
+        assert Surroundings().local_modules("import helper") == {}
 
 
 def test_environment_id_is_the_same_until_something_is_installed(folder: Path) -> None:
