@@ -66,6 +66,7 @@ def noting(name: str, log: Path, then: str = "") -> str:
     return f"%%gpu\nwith open({str(log)!r}, 'a') as file:\n    file.write({name!r} + ' ')\n{then}"
 
 
+@pytest.mark.slow
 def test_person_who_waits_gets_the_gpu_before_the_next_cell_of_a_batch_run(
     cluster: LocalCluster, tmp_path: Path
 ) -> None:
@@ -98,6 +99,7 @@ def test_person_who_waits_gets_the_gpu_before_the_next_cell_of_a_batch_run(
     assert [record.path for record in results["batch"].records] == ["cold", "cold", "warm"]
 
 
+@pytest.mark.slow
 def test_batch_runs_share_a_gpu_and_none_is_kept_waiting(cluster: LocalCluster, tmp_path: Path) -> None:
     log, go = tmp_path / "log", tmp_path / "go"
     wait = f"import os, time\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)"

@@ -75,6 +75,7 @@ def test_papermill_program_runs_a_notebook_with_parameters_and_progress(jupyter_
     assert "looseleaf" not in json.dumps(written).lower()
 
 
+@pytest.mark.slow
 def test_failing_cell_is_papermills_failure_and_is_written(jupyter_path: Path, tmp_path: Path) -> None:
     source = write_notebook_of(tmp_path / "in.ipynb", "print('kept')", "%%gpu\nraise ValueError('mine')", "never = 1")
     with pytest.raises(papermill.PapermillExecutionError, match="mine"):
@@ -86,6 +87,7 @@ def test_failing_cell_is_papermills_failure_and_is_written(jupyter_path: Path, t
     assert outputs[0][0]["text"] == "kept\n" and outputs[1][0]["ename"] == "ValueError" and outputs[2] == []
 
 
+@pytest.mark.slow
 def test_cell_over_the_execution_timeout_ends_the_run(jupyter_path: Path, tmp_path: Path) -> None:
     from nbclient.exceptions import CellTimeoutError
 

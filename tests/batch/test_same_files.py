@@ -164,6 +164,7 @@ def test_written_notebook_is_that_of_a_stock_kernel(
     ],
     ids=["execute", "nbconvert"],
 )  # fmt: skip
+@pytest.mark.slow
 def test_other_tools_run_gpu_cells_by_the_name_of_the_kernel(tmp_path: Path, kernels: None, command: list[str]) -> None:
     write_notebook_of(tmp_path / "in.ipynb", "import torch", "torch.ones(3).cuda()")
     program = Path(sys.executable).with_name(command[0])

@@ -84,6 +84,7 @@ def test_one_failing_notebook_stops_no_other(run: Any) -> None:
     assert written[1].cells[0].outputs[0]["data"]["text/plain"] == "'b'"
 
 
+@pytest.mark.slow
 def test_fail_fast_interrupts_what_runs_and_begins_nothing_more(run: Any) -> None:
     # The failing one waits until the other has said that it waits, so that there is something to interrupt.
     sentinel = "import pathlib, time\nwhile not pathlib.Path('waits').exists(): time.sleep(0.01)\n"
@@ -95,6 +96,7 @@ def test_fail_fast_interrupts_what_runs_and_begins_nothing_more(run: Any) -> Non
     assert written[2] is None
 
 
+@pytest.mark.slow
 def test_gpu_cell_without_a_cluster_is_a_failure_of_the_system(run: Any) -> None:
     done, _written = run(["1"], ["%%gpu\n1"])
     assert [result.outcome for result in done.results] == [Outcome.OK, Outcome.SYSTEM_FAILED]
@@ -121,6 +123,7 @@ def test_signal_interrupts_the_cell_and_writes_what_was_executed(run: Any, numbe
     assert signal.getsignal(number) is before
 
 
+@pytest.mark.slow
 def test_second_signal_ends_a_cell_that_takes_no_interrupt(run: Any) -> None:
     stubborn = "import time\nprint('waits', flush=True)\nwhile True:\n    try:\n        time.sleep(100)\n    except KeyboardInterrupt:\n        pass"  # noqa: E501
 
@@ -144,6 +147,7 @@ def test_signal_while_a_kernel_starts_leaves_no_process(run: Any) -> None:
     assert done.results[0].outcome is Outcome.INTERRUPTED and written[0].cells[0].outputs == []
 
 
+@pytest.mark.slow
 def test_output_that_cannot_be_written_fails_its_notebook_only(
     run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

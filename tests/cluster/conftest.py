@@ -202,6 +202,14 @@ class running_cluster:  # noqa: N801 - used as a function
         return [supervisor, *supervisor.children(recursive=True)]
 
 
+@pytest.fixture(scope="module")
+def shared(cluster: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Notebook]:
+    """One notebook for all tests of a module that care for none but the variables that they set themselves."""
+    notebook = Notebook(cluster.kernel_socket("h0"), tmp_path_factory.mktemp("shared"))
+    yield notebook
+    notebook.close()
+
+
 @pytest.fixture
 def new_notebook(cluster: LocalCluster, tmp_path: Path) -> Iterator[Callable[..., Notebook]]:
     """Starts notebooks on the cluster; all are shut down afterwards."""

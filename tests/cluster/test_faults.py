@@ -22,15 +22,15 @@ NewNotebook = Callable[..., Any]
 
 
 @pytest.mark.parametrize("code", ["", "\n\n", "# only a comment", "%%gpu\n", "%pwd", "%%time\npass"])
-def test_empty_and_magic_only_cells_run(notebook: Any, code: str) -> None:
-    assert notebook.run(code).status == "ok"
+def test_empty_and_magic_only_cells_run(shared: Any, code: str) -> None:
+    assert shared.run(code).status == "ok"
 
 
 @pytest.mark.parametrize("code", ["def f(:\n  pass", "%%gpu\nx = = 1", "x.cuda(", "print('a"])
-def test_syntax_errors_are_shown_as_such(notebook: Any, code: str) -> None:
-    outcome = notebook.run(code)
+def test_syntax_errors_are_shown_as_such(shared: Any, code: str) -> None:
+    outcome = shared.run(code)
     assert outcome.ename in ("SyntaxError", "IncompleteInputError"), outcome
-    assert notebook.ok("1 + 1").value == "2"
+    assert shared.ok("1 + 1").value == "2"
 
 
 @pytest.mark.parametrize(
@@ -41,18 +41,19 @@ def test_syntax_errors_are_shown_as_such(notebook: Any, code: str) -> None:
         ("ctypes.string_at(0)", "SIGSEGV"),
     ],
 )
-def test_worker_death_is_the_cells_error_and_the_parent_version_stays(notebook: Any, how: str, said: str) -> None:
-    notebook.ok("import torch, os, ctypes\nkept = [1]")
-    before = notebook.ok("%%gpu\nkept.append(2)\nw = torch.ones(2).cuda()").report["version"]
-    outcome = notebook.run(f"%%gpu\nkept.append(3)\n{how}")
+def test_worker_death_is_the_cells_error_and_the_parent_version_stays(shared: Any, how: str, said: str) -> None:
+    shared.ok("import torch, os, ctypes\nkept = [1]")
+    before = shared.ok("%%gpu\nkept.append(2)\nw = torch.ones(2).cuda()").report["version"]
+    outcome = shared.run(f"%%gpu\nkept.append(3)\n{how}")
     assert outcome.ename == "WORKER_LOST", outcome
     assert said in outcome.error and f"version {before}" in outcome.error
-    assert notebook.ok("kept").value == "[1, 2]"
-    again = notebook.ok("%%gpu\nkept.append(4)\nw.sum().item()")
+    assert shared.ok("kept").value == "[1, 2]"
+    again = shared.ok("%%gpu\nkept.append(4)\nw.sum().item()")
     assert again.value == "2.0" and again.report["path"] == "cold"
-    assert notebook.ok("kept").value == "[1, 2, 4]"
+    assert shared.ok("kept").value == "[1, 2, 4]"
 
 
+@pytest.mark.slow
 def test_outputs_of_many_megabytes_are_shown_and_their_cells_saved(notebook: Any) -> None:
     notebook.ok("import torch\nkept = [1]\nw = torch.ones(2)")
     shown = notebook.ok("%%gpu\nw.cuda()\nkept.append(2)\ndisplay({'text/plain': 'x' * (20 << 20)}, raw=True)")
@@ -63,6 +64,7 @@ def test_outputs_of_many_megabytes_are_shown_and_their_cells_saved(notebook: Any
     assert notebook.ok("kept").value == "[1, 2, 3, 4]"
 
 
+@pytest.mark.slow
 def test_prepared_worker_killed_before_run_is_replaced(notebook: Any) -> None:
     notebook.ok("import torch\nvalue = torch.ones(100_000)")
     code = "(value.cuda() * 3).sum().item()"
@@ -85,28 +87,28 @@ def _workers(notebook: Any) -> dict[str, int]:
     return found
 
 
-def test_store_restarted_between_cells_goes_unnoticed(cluster: LocalCluster, notebook: Any) -> None:
-    notebook.ok("import torch\nx = torch.arange(5.0)")
-    notebook.ok("y = x.cuda() * 2")
+def test_store_restarted_between_cells_goes_unnoticed(cluster: LocalCluster, shared: Any) -> None:
+    shared.ok("import torch\nx = torch.arange(5.0)")
+    shared.ok("y = x.cuda() * 2")
     cluster.kill("checkpoint-store")
-    assert notebook.ok("%%gpu\ny.sum().item()").value == "20.0"
+    assert shared.ok("%%gpu\ny.sum().item()").value == "20.0"
 
 
-def test_scheduler_restarted_between_cells_goes_unnoticed(cluster: LocalCluster, notebook: Any) -> None:
-    notebook.ok("import torch\nx = torch.arange(5.0)")
-    notebook.ok("y = x.cuda() * 2")
+def test_scheduler_restarted_between_cells_goes_unnoticed(cluster: LocalCluster, shared: Any) -> None:
+    shared.ok("import torch\nx = torch.arange(5.0)")
+    shared.ok("y = x.cuda() * 2")
     pid = cluster.pid("scheduler")
     cluster.kill("scheduler")
     cluster.wait_serving("scheduler", other_than=pid)
-    assert notebook.ok("%%gpu\ny.sum().item()").value == "20.0"
+    assert shared.ok("%%gpu\ny.sum().item()").value == "20.0"
 
 
-def test_frontend_restarted_between_cells_gets_the_log_again(cluster: LocalCluster, notebook: Any) -> None:
-    notebook.ok("import torch\ndef twice(t):\n    return helper(t)\ndef helper(t):\n    return t.cuda() * 2")
+def test_frontend_restarted_between_cells_gets_the_log_again(cluster: LocalCluster, shared: Any) -> None:
+    shared.ok("import torch\ndef twice(t):\n    return helper(t)\ndef helper(t):\n    return t.cuda() * 2")
     pid = cluster.pid("frontend")
     cluster.kill("frontend")
     cluster.wait_serving("frontend", other_than=pid)
-    assert notebook.ok("twice(torch.ones(3)).sum().item()").value == "6.0"
+    assert shared.ok("twice(torch.ones(3)).sum().item()").value == "6.0"
 
 
 def test_no_cluster_cpu_cells_run_and_the_first_gpu_cell_says_so(new_notebook: NewNotebook, tmp_path: Path) -> None:
@@ -117,12 +119,12 @@ def test_no_cluster_cpu_cells_run_and_the_first_gpu_cell_says_so(new_notebook: N
     assert lonely.ok("x.sum().item()").value == "3.0"
 
 
-def test_cuda_touch_in_a_cpu_cell_names_the_cure(notebook: Any) -> None:
-    notebook.ok("import torch\nx = torch.ones(3)")
-    outcome = notebook.run("%%cpu\nx.cuda()")
+def test_cuda_touch_in_a_cpu_cell_names_the_cure(shared: Any) -> None:
+    shared.ok("import torch\nx = torch.ones(3)")
+    outcome = shared.run("%%cpu\nx.cuda()")
     assert outcome.status == "error" and "CUDA_IN_CPU_CELL" in outcome.error + outcome.ename
     assert "%%gpu" in outcome.error
-    assert notebook.ok("x.sum().item()").value == "3.0"
+    assert shared.ok("x.sum().item()").value == "3.0"
 
 
 def test_variable_that_cannot_be_saved_is_named_and_the_rest_is_saved(notebook: Any) -> None:
@@ -187,6 +189,7 @@ def test_scheduler_killed_while_a_cell_runs_adopts_its_lease(
     assert _pool(cluster).gpu_held_s - held_before_s >= done.report["gpu_held_s"] > 0
 
 
+@pytest.mark.slow
 def test_scheduler_killed_while_a_cell_waits_serves_it_afterwards(
     cluster: LocalCluster, new_notebook: NewNotebook, tmp_path: Path
 ) -> None:
@@ -236,6 +239,7 @@ def test_worker_killed_while_saving_leaves_the_parent_version(notebook: Any) -> 
     assert notebook.ok("kept").value == "[1, 2, 4]"
 
 
+@pytest.mark.slow
 def test_worker_killed_while_preparing_is_the_cells_error_and_the_session_lives_on(notebook: Any) -> None:
     notebook.ok(
         "import torch, os\nkept = 5\nclass Trap:\n    def __getstate__(self):\n        return {'set': True}\n"

@@ -10,7 +10,7 @@ import pytest
 
 from looseleaf.local.cluster import LocalCluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]
 
 DURABLE_LIMIT_S = 30.0
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.conftest import Notebook
-
 GPU = {"looseleaf": {"device": "gpu"}}
 # Each says so and waits for ever. Commands say it themselves: Python swallows an interrupt that comes inside a fork.
 WAITS = {
@@ -45,13 +43,6 @@ def interrupt(notebook: Any, way: str) -> None:
     else:
         notebook.client.control_channel.send(notebook.client.session.msg("interrupt_request", {}))
         notebook.client.get_control_msg(timeout=30)
-
-
-@pytest.fixture(scope="module")
-def shared(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    notebook = Notebook(cluster.kernel_socket("h0"), tmp_path_factory.mktemp("interrupts"))
-    yield notebook
-    notebook.close()
 
 
 @pytest.mark.parametrize("way", ["signal", "message"])

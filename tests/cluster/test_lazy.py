@@ -13,7 +13,7 @@ import pytest
 from looseleaf.checkpoint.lazy import LAZY_MOVE_BYTES_MAX
 from looseleaf.cli.main import main
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(240)]
 
 SIZE = LAZY_MOVE_BYTES_MAX + (1 << 20)
 

@@ -57,6 +57,7 @@ def late_text(notebook: Any, message_id: str, until: str) -> str:
     return text
 
 
+@pytest.mark.slow
 def test_thread_is_told_about_and_ended_when_its_time_is_over(new: Any, tmp_path: Any) -> None:
     notebook = new()
     message_id, outcome = gpu(notebook, LEAVE.replace("GO", repr(str(tmp_path / "never"))))

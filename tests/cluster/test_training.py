@@ -14,7 +14,7 @@ import pytest
 
 from looseleaf.local.cluster import LocalCluster
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]
 
 SETUP = """
 import copy, hashlib, torch

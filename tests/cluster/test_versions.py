@@ -10,7 +10,7 @@ import pytest
 
 from looseleaf.cli.main import main
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 @pytest.fixture

@@ -41,6 +41,7 @@ def of(play: Play, parent: str, kind: str) -> list[Any]:
     return [content for heard, belongs, content in play.heard if (heard, belongs) == (kind, parent)]
 
 
+@pytest.mark.slow
 def test_widget_that_nobody_holds_takes_changes_back_and_says_so_once(play: Play) -> None:
     play.run("cell", UNHELD, gpu=True)
     for name in ("one", "two"):
@@ -71,6 +72,7 @@ def test_reloaded_page_finds_widgets_of_workers_and_of_the_kernel(play: Play) ->
     assert path[1:] == ["state", "value"] and answer["buffers"] == [b"\x89PNG"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["button", "tensor"])
 def test_callback_that_needs_a_gpu_is_refused_where_it_was_asked_for(play: Play, first: str) -> None:
     cells = {

@@ -15,7 +15,7 @@ import pytest
 from compose_model import BASE_FILE, GPU_FILE, load
 from compose_rig import ComposeRig
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(400)]
 
 NOTEBOOKS = 3
 NOTEBOOK_LIMIT_S = 240.0

@@ -110,6 +110,7 @@ def test_kernel_without_a_cluster_runs_cpu_cells_and_joins_one_later(
     assert daemon.log[0]["source"] == "x = 20\nprint('cpu')"
 
 
+@pytest.mark.slow
 def test_daemon_gone_in_the_middle_of_a_cell_kernel_goes_on_and_rejoins(new_notebook: New, new_daemon: New) -> None:
     daemon = new_daemon()
     notebook = new_notebook(daemon.path)
@@ -132,6 +133,7 @@ def test_daemon_gone_in_the_middle_of_a_cell_kernel_goes_on_and_rejoins(new_note
     assert again.wait_for("hello")["session_id"] == daemon.wait_for("hello")["session_id"]
 
 
+@pytest.mark.slow
 def test_daemon_gone_but_the_cell_was_saved_kernel_takes_it_over_later(new_notebook: New, new_daemon: New) -> None:
     daemon = new_daemon()
     notebook = new_notebook(daemon.path)

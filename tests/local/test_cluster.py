@@ -97,6 +97,7 @@ def test_service_that_never_serves_fails_the_start_in_time(
     assert processes_of(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_killed_supervisor_leaves_no_process_and_the_folder_to_the_next_cluster(start: Any) -> None:
     cluster = start(detached=True)
     record = cluster.record
@@ -114,6 +115,7 @@ def test_killed_supervisor_leaves_no_process_and_the_folder_to_the_next_cluster(
     remove_record(cluster.run_dir)
 
 
+@pytest.mark.slow
 def test_interrupted_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_HANG", "checkpoint-store")
     with creator(tmp_path, "detached=True") as process:
@@ -124,6 +126,7 @@ def test_interrupted_start_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert list((tmp_path / "d" / "run").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_killed_creator_takes_an_embedded_cluster_with_it(tmp_path: Path) -> None:
     with creator(tmp_path, "detached=False") as process:
         assert process.stdout is not None
@@ -134,6 +137,7 @@ def test_killed_creator_takes_an_embedded_cluster_with_it(tmp_path: Path) -> Non
     assert list((tmp_path / "d" / "run").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_detached_cluster_outlives_its_creator(tmp_path: Path) -> None:
     with creator(tmp_path, "detached=True") as process:
         assert process.stdout is not None
@@ -147,6 +151,7 @@ def test_detached_cluster_outlives_its_creator(tmp_path: Path) -> None:
         LocalCluster.attach(cluster.run_dir)
 
 
+@pytest.mark.slow
 def test_stop_ends_what_services_left_behind_or_would_not_end(
     start: Any, monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -20,7 +20,7 @@ from looseleaf.v1 import checkpoint_store_pb2
 from looseleaf.v1.checkpoint_store_pb2_grpc import CheckpointStoreServiceStub
 
 LIMIT_S = 60.0
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
 
 async def open_session(cluster: LocalCluster, session_id: str) -> list[str]:
