@@ -443,5 +443,7 @@ class LongStoreMachine(StoreMachine):
     """The same for longer."""
 
 
-LongStoreMachine.TestCase.settings = settings(max_examples=600, stateful_step_count=50, deadline=None)
-test_store_agrees_with_its_model_for_long = pytest.mark.slow(pytest.mark.soak(LongStoreMachine.TestCase))
+LongStoreMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+for mark in (pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(3_600)):
+    mark(LongStoreMachine.TestCase)
+test_store_agrees_with_its_model_for_long = LongStoreMachine.TestCase
