@@ -111,6 +111,7 @@ def _visited(digest: str, moved: Transformed, future_annotations: bool) -> CellF
         dynamic=visitor.dynamic,
         unpickles=visitor.unpickles,
         rebinds_all=visitor.rebinds_all,
+        forgets=visitor.forgets,
         shell=(*moved.shell, *visitor.shell),
         files=moved.files,
         installs=visitor.installs or any(map(is_install, _commands(moved))),

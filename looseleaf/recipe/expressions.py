@@ -21,11 +21,13 @@ from looseleaf.recipe.facts import Binding, BindingKind, CodeFacts
 from looseleaf.recipe.history_line import HISTORY_MAGIC, parse_history_line
 from looseleaf.recipe.magics import (
     BODY_IS_PYTHON,
+    FORGETTING_MAGICS,
     HELP_MAGICS,
     ISOLATED_MAGICS,
     QUIET_MAGICS,
     STATEMENT_MAGICS,
     MagicCall,
+    empties_namespace,
     interpolated_expressions,
     is_install,
     magic_call,
@@ -123,6 +125,7 @@ class ExpressionVisitor(ast.NodeVisitor):
         self.dynamic = ""
         self.unpickles = False
         self.rebinds_all = False
+        self.forgets = False
         self.shell: list[str] = []
         self.installs = False
 
@@ -357,6 +360,9 @@ class ExpressionVisitor(ast.NodeVisitor):
             self.modules |= {"numpy", "matplotlib.pyplot"}
         elif magic.name == "xdel":
             self._delete(magic.line.split()[-1] if magic.line.split() else "")
+        elif magic.name in FORGETTING_MAGICS:
+            self.rebinds_all = True
+            self.forgets = self.forgets or (magic.name == "reset" and empties_namespace(magic.line))
         elif magic.name == HISTORY_MAGIC:
             self._restored(magic.line)
         elif magic.name not in QUIET_MAGICS:

@@ -87,6 +87,7 @@ class CellFacts:
     `shell`: lines and bodies that a shell runs. `files`: (path, text) written by `%%writefile`.
     `installs`: changes the environment; `only_installs`: it does nothing else. `future_annotations`: later cells'
     annotations are not evaluated.
+    `forgets`: it empties the namespace, as `%reset -f` does.
     `too_deep`: the text is Python, but could not be followed; everything is more rather than too little.
     `codes`: of the bindings, by name.
     `tree`: the Python that runs, that of magic lines too, for the device walk.
@@ -108,6 +109,7 @@ class CellFacts:
     dynamic: str = ""
     unpickles: bool = False
     rebinds_all: bool = False
+    forgets: bool = False
     shell: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
     installs: bool = False

@@ -148,6 +148,8 @@ class ExecutionLog:
         except UNPARSEABLE:
             # Nested deeper than our recursion: the names still count.
             walk = DeviceWalk(self.lookup)
+        if facts.forgets and run.ok:
+            self._definitions.clear()
         changes = walk.changes
         self.default_gpu = walk.default_gpu
         for place, on_gpu in walk.saved.items():

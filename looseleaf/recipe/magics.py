@@ -32,10 +32,12 @@ ISOLATED_MAGICS: Final = frozenset({"timeit", "prun", "memit", "lprun", "mprun"}
 # Line magics that read or replace the namespace as a whole.
 NAMESPACE_MAGICS: Final = frozenset(
     {
-        "run", "who", "who_ls", "whos", "reset", "reset_selective", "store", "macro", "rerun", "recall", "edit",
+        "run", "who", "who_ls", "whos", "store", "macro", "rerun", "recall", "edit",
         "debug", "pastebin", "save", "psearch", "paste", "cpaste",
     }
 )  # fmt: skip
+# Line magics that take names away and need no value.
+FORGETTING_MAGICS: Final = frozenset({"reset", "reset_selective"})
 # Line magics that touch no name of the session besides `{x}` and `$x`.
 QUIET_MAGICS: Final = frozenset(
     {
@@ -76,8 +78,14 @@ _OPTION = re.compile(r"^(?:-[a-zA-Z]+(?:\s*\d+)?|--\w[\w-]*)\s+")
 
 _KNOWN: Final = (
     BODY_IS_PYTHON.keys() | BODY_IS_NOT_PYTHON | STATEMENT_MAGICS | ISOLATED_MAGICS | NAMESPACE_MAGICS | QUIET_MAGICS
-    | HELP_MAGICS | {"!", "gpu", "cpu", "looseleaf", "pylab", "xdel"}
+    | HELP_MAGICS | FORGETTING_MAGICS | {"!", "gpu", "cpu", "looseleaf", "pylab", "xdel"}
 )  # fmt: skip
+
+
+def empties_namespace(line: str) -> bool:
+    """`line` of `%reset` does so without a question: with `-f`, and not only the caches that it names."""
+    words = line.split()
+    return bool(words) and all(re.fullmatch(r"-[fs]+", word) for word in words) and any("f" in word for word in words)
 
 
 def may_be_persons(name: str) -> bool:

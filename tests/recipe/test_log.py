@@ -78,3 +78,15 @@ def test_log_definitions_have_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     for i in range(5):
         log.record(CellRun(i + 1, "c", f"x{i} = 1", ok=True))
     assert set(log.definitions) == {"x2", "x3", "x4"}
+
+
+@pytest.mark.parametrize(
+    ("line", "left"),
+    [("%reset -f", set()), ("%reset -sf", set()), ("%reset -f in", {"a", "b"}), ("%reset", {"a", "b"}),
+     ("%reset -f\nc = 1", {"c"}), ("%reset_selective -f a", {"a", "b"})],
+)  # fmt: skip
+def test_log_after_a_reset_has_what_came_after_it(session, ask, line: str, left: set[str]) -> None:
+    assert set(session("a = b = 1", line).definitions) == left
+    recipe = ask(line, "a = b = 1").recipe
+    # It needs no value, and may take any name away.
+    assert (recipe.names, recipe.dynamic, set(recipe.defines) >= {"a", "b"}) == ((), False, True)
