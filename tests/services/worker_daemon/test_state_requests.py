@@ -14,6 +14,7 @@ from looseleaf.ids import Epoch, SessionId
 from looseleaf.services.worker_daemon import regions as regions_module
 from looseleaf.services.worker_daemon import state_requests
 from looseleaf.services.worker_daemon.arena import SEGMENT_SLOTS_MIN
+from looseleaf.services.worker_daemon.core import arena_room
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
 from looseleaf.units import REGION_BYTES
 
@@ -165,6 +166,46 @@ async def test_put_with_one_bad_region_keeps_nothing_of_the_message(parts: Parts
         await peer.put(1, 2, 3, spoil=2)
     assert parts.regions.arena.used_bytes == 0
     await peer.put(1, 2, 3)
+
+
+async def test_save_without_room_is_refused_before_it_puts_anything_and_may_ask_again(
+    parts: Parts, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arena_room, "ROOM_WAIT_S", 0.02)
+    for number in range(SEGMENT_SLOTS_MIN - 2):
+        key, data = region(100 + number)
+        await parts.regions.put(key, memoryview(data), "other")
+    with pytest.raises(CapacityExceeded, match="ARENA_FULL") as refused:
+        await peer.ask("have_regions", regions=rows(100, 1, 2, 3))
+    told = refused.value.fields
+    assert (told["needed_bytes"], told["available_bytes"]) == (3 * REGION_BYTES, 2 * REGION_BYTES)
+    assert parts.regions.room.reserved == 0
+    assert (await peer.ask("have_regions", regions=rows(100, 1, 2)))["missing"] == [1, 2]
+    assert parts.regions.room.reserved == 2
+    await peer.put(1, 2)
+    await peer.commit(1, 2)
+    assert parts.regions.room.reserved == 0
+    parts.regions.unpin("other")
+
+
+async def test_room_of_a_save_that_never_comes_is_given_back_with_its_connection_or_the_next_ask(parts: Parts) -> None:
+    peer, next_one = Peer(parts), Peer(parts, SessionId("s-2"))
+    await peer.ask("have_regions", regions=rows(*range(SEGMENT_SLOTS_MIN)))
+    waiting = asyncio.create_task(next_one.ask("have_regions", regions=rows(*range(200, 220))))
+    await asyncio.sleep(0)
+    await peer.ask("have_regions", regions=rows(*range(SEGMENT_SLOTS_MIN - 20)))
+    assert len((await within(waiting))["missing"]) == 20 and parts.regions.room.reserved == SEGMENT_SLOTS_MIN
+    for ended in (peer, next_one):
+        await ended.close()
+    assert parts.regions.room.reserved == 0
+
+
+async def test_commit_that_is_refused_gives_its_room_back(parts: Parts, peer: Peer) -> None:
+    await peer.ask("have_regions", regions=rows(1, 2))
+    parts.store.errors["commit"] = [Conflict("MANIFEST_MOVED", "moved")]
+    with pytest.raises(Conflict):
+        await peer.commit()
+    assert parts.regions.room.reserved == 0
 
 
 async def test_put_into_a_full_arena_keeps_nothing_of_the_message(
