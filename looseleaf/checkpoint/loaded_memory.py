@@ -6,7 +6,7 @@ import ctypes
 import importlib
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from looseleaf.checkpoint.memory import CPU, Block, active_backend, address_of_bytes, array_bounds
@@ -51,6 +51,8 @@ class LoadedMemory:
         self.payload_id = payload_id
         self._exporter = exporter
         self._storages: dict[tuple[int, int], Any] = {}
+        # Told of the storage on a device that was filled with all of this.
+        self.on_device: Callable[[Any], None] | None = None
 
     @classmethod
     def of_mapping(cls, mapped: Any, size_bytes: int, device: str, payload_id: PayloadId) -> LoadedMemory:
@@ -119,7 +121,10 @@ class LoadedMemory:
             raise PreconditionFailed(
                 "DEVICE_ABSENT", f"the value lives on {self.device}, and no devices are set up here", device=self.device
             )
-        return backend.to_device(on_host, self.device)
+        there = backend.to_device(on_host, self.device)
+        if self.on_device is not None and size_bytes == self.size_bytes:
+            self.on_device(there)
+        return there
 
 
 def exporter_at(address: int, size_bytes: int, owners: list[Any]) -> Any:

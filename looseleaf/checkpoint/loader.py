@@ -6,6 +6,7 @@ No byte is unpickled before its hash was found to be the manifest's.
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +17,7 @@ from looseleaf.checkpoint.bundles import Bundle, parse_name
 from looseleaf.checkpoint.components import components
 from looseleaf.checkpoint.loaded_memory import LoadedMemory
 from looseleaf.checkpoint.manifest import ALGORITHM_XXH3, Manifest, PayloadEntry, UnitEntry, region_ids
+from looseleaf.checkpoint.memory import CPU
 from looseleaf.checkpoint.persons_code import BreakOff, import_error, restore_error
 from looseleaf.checkpoint.rebuild import module_attribute
 from looseleaf.checkpoint.state_io import StateIO
@@ -50,17 +52,20 @@ class _UnitReader(pickle.Unpickler):
 class Loader:
     """Loads units of one version. `failed`: why a unit could not be loaded, of it and of those that need it.
 
-    `fetched`: units by hash that need not be asked for.
+    `fetched`: units by hash that need not be asked for. `on_device`: told of each payload, ids of its regions and
+    storage on a device that was just filled with it.
     """
 
     def __init__(
         self, manifest: Manifest, io_: StateIO, namespace: dict[str, Any], live: Callable[[int], Any],
         fetched: Mapping[bytes, bytes] | None = None,
+        on_device: Callable[[PayloadId, bytes, Any], None] = lambda _payload_id, _ids, _storage: None,
     ) -> None:  # fmt: skip
         self._manifest = manifest
         self._io = io_
         self._namespace = namespace
         self._live = live
+        self._on_device = on_device
         self._alive: dict[int, Any] = {}
         self.loaded: dict[UnitId, Any] = {}
         self.failed: dict[UnitId, LooseLeafError] = {}
@@ -277,7 +282,10 @@ class Loader:
         if isinstance(mapped, MappedRegions) and has_ids_of_saves:
             # The next save reads only what is written from now on; of a virtual device too, whose memory this is.
             note_restored(mapped, region_ids(entry.regions))
-        return LoadedMemory.of_mapping(mapped, entry.size_bytes, entry.device, payload_id)
+        made = LoadedMemory.of_mapping(mapped, entry.size_bytes, entry.device, payload_id)
+        if entry.device != CPU and entry.regions and has_ids_of_saves:
+            made.on_device = functools.partial(self._on_device, payload_id, region_ids(entry.regions))
+        return made
 
 
 def _place_in_module(name: str) -> Any:

@@ -7,12 +7,12 @@ many small ones share the threads as one large one does. Of restored memory only
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 from looseleaf.checkpoint.manifest import HASH_BYTES
-from looseleaf.checkpoint.memory import Block
+from looseleaf.checkpoint.memory import CPU, Block
 from looseleaf.dirty_tracker import Payload, RestoredRegions, hash128, region_tables, restored_at
 from looseleaf.units import MIB, REGION_BYTES
 
@@ -22,12 +22,16 @@ COPIED_BYTES_MAX: Final = 256 * MIB
 
 @dataclass
 class Hashed:
-    """Memory, the ids of its regions in one row, and which of them are dirty. `copies`: regions as they were hashed."""
+    """The ids of the regions of `size_bytes` in one row, and which of them are dirty.
 
-    data: memoryview
+    `data`: the memory, empty if all that is dirty is in `copies`: regions as they were hashed.
+    """
+
+    size_bytes: int
     ids: bytes
     dirty: list[int]
-    copies: Mapping[int, bytes] = field(default_factory=dict)
+    data: memoryview
+    copies: Mapping[int, bytes | bytearray] = field(default_factory=dict)
 
     def region(self, index: int) -> memoryview:
         """The bytes to move."""
@@ -36,26 +40,36 @@ class Hashed:
 
     def with_copies(self) -> Hashed:
         """The same with copies of the dirty regions, hashed again: somebody writes to the memory while it is saved."""
+        if not self.data:
+            return self
         fresh, copies = bytearray(self.ids), {}
         for index in self.dirty:
             copies[index] = bytes(_region(self.data, index))
             fresh[index * HASH_BYTES : (index + 1) * HASH_BYTES] = hash128(copies[index])
-        return Hashed(self.data, bytes(fresh), self.dirty, copies)
+        return Hashed(self.size_bytes, bytes(fresh), self.dirty, self.data, copies)
 
 
 def _region(data: memoryview, index: int) -> memoryview:
     return data[index * REGION_BYTES : (index + 1) * REGION_BYTES]
 
 
-def hash_blocks(blocks: Iterable[tuple[Block, bytes]]) -> Iterator[Hashed]:
+def hash_blocks(
+    blocks: Sequence[tuple[Block, bytes]],
+    on_device: Callable[[Sequence[tuple[Block, bytes]]], Sequence[Hashed | None]],
+) -> Iterator[Hashed]:
     """What became of each (block, ids that its regions had before; b"" if it is new), in their order.
 
     Can be broken off by a signal handler that raises, within a few ms. Device memory that is no memory of this process
-    is copied here, at most COPIED_BYTES_MAX and one block at a time.
+    is hashed by `on_device`; what that gives none for is copied here, at most COPIED_BYTES_MAX and one block at a time.
     """
-    payloads: list[Payload] = []
+    payloads: list[Payload | Hashed] = []
     copied_bytes = 0
-    for block, last in blocks:
+    places = [place for place, (block, _) in enumerate(blocks) if block.device != CPU]
+    there = dict(zip(places, on_device([blocks[place] for place in places]), strict=True)) if places else {}
+    for place, (block, last) in enumerate(blocks):
+        if (hashed := there.pop(place, None)) is not None:
+            payloads.append(hashed)
+            continue
         data = block.read()
         restored: RestoredRegions | None = None
         if block.kind == "memory":
@@ -75,10 +89,20 @@ def hash_bytes(data: memoryview, last: bytes) -> Hashed:
     return next(_hash([Payload(data, last)]))
 
 
-def _hash(payloads: list[Payload]) -> Iterator[Hashed]:
-    tables = region_tables(payloads, region_bytes=REGION_BYTES) if payloads else []
-    for payload, table in zip(payloads, tables, strict=True):
-        yield Hashed(memoryview(payload.buffer), table.hashes, table.dirty)
+def hash_copies(regions: Iterable[bytearray]) -> list[bytes]:
+    """The id of each region."""
+    return [table.hashes for table in region_tables([Payload(region) for region in regions])]
+
+
+def _hash(payloads: Sequence[Payload | Hashed]) -> Iterator[Hashed]:
+    to_hash = [payload for payload in payloads if isinstance(payload, Payload)]
+    tables = iter(region_tables(to_hash, region_bytes=REGION_BYTES) if to_hash else [])
+    for payload in payloads:
+        if isinstance(payload, Hashed):
+            yield payload
+        else:
+            data, table = memoryview(payload.buffer), next(tables)
+            yield Hashed(len(data), table.hashes, table.dirty, data)
 
 
 def _lies_at(data: memoryview, address: int) -> bool:

@@ -89,7 +89,9 @@ class Restorer:
 
     def new_loader(self, fetched: Mapping[bytes, bytes] | None = None) -> Loader:
         """A loader of the tracked version that takes what lives here as it is."""
-        return Loader(self._manifest, self._tracker.io, self._namespace, self._tracker.labels.live, fetched)
+        tracker = self._tracker
+        note = tracker.device_hashes.note_restored
+        return Loader(self._manifest, tracker.io, self._namespace, tracker.labels.live, fetched, note)
 
     def _heads_to_load(self, names: Iterable[str]) -> list[UnitId]:
         live, hidden = self._namespace, self._tracker.hidden

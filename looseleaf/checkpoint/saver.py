@@ -8,6 +8,7 @@ from typing import Any
 
 from looseleaf.checkpoint.capture import Captured
 from looseleaf.checkpoint.code_names import names_read_by
+from looseleaf.checkpoint.device_hashes import DeviceHashes
 from looseleaf.checkpoint.drafts import Draft, header_of
 from looseleaf.checkpoint.lazy import Budget
 from looseleaf.checkpoint.manifest import (
@@ -47,10 +48,13 @@ class VersionBuilder:
     """The unit and payload tables of a new version on top of `base`."""
 
     def __init__(
-        self, base: Manifest, captured: Captured, *, copy_dirty: bool = False, shadows: Shadows | None = None
-    ) -> None:
+        self, base: Manifest, captured: Captured, device_hashes: DeviceHashes, *, copy_dirty: bool = False,
+        shadows: Shadows | None = None,
+    ) -> None:  # fmt: skip
         self._base = base
         self._shadows = shadows
+        # Paranoid saves read all memory.
+        self._on_device = device_hashes.hashed if shadows is None else lambda blocks: [None] * len(blocks)
         self._captured = captured
         self._copy_dirty = copy_dirty
         self._known_hashes = {entry.hash for entry in base.units.values() if not entry.regions}
@@ -173,7 +177,8 @@ class VersionBuilder:
 
     def _hash(self, blocks: Mapping[PayloadId, Block]) -> Iterator[tuple[PayloadId, Hashed]]:
         with_ids = [(block, self._comparable_ids(payload_id, block)) for payload_id, block in blocks.items()]
-        for payload_id, (block, last), found in zip(blocks, with_ids, hash_blocks(with_ids), strict=True):
+        all_found = hash_blocks(with_ids, self._on_device)
+        for payload_id, (block, last), found in zip(blocks, with_ids, all_found, strict=True):
             hashed = found if self._shadows is None else self._shadows.checked(payload_id, block, found, last)
             hashed = hashed.with_copies() if self._copy_dirty else hashed
             if self._shadows is not None:
@@ -181,12 +186,12 @@ class VersionBuilder:
             yield payload_id, hashed
 
     def _complete(self, payload_id: PayloadId, block: Block, hashed: Hashed) -> PayloadEntry:
-        refs = RegionList(hashed.ids, len(hashed.data), REGION_BYTES)
+        refs = RegionList(hashed.ids, hashed.size_bytes, REGION_BYTES)
         self.moves.total_regions += len(refs)
         self.moves.dirty_regions += len(hashed.dirty)
         self._move_regions(refs, hashed)
         old = self._base.payloads.get(payload_id)
-        made = PayloadEntry(block.kind, block.device, len(hashed.data), ALGORITHM_XXH3, REGION_BYTES, refs)
+        made = PayloadEntry(block.kind, block.device, hashed.size_bytes, ALGORITHM_XXH3, REGION_BYTES, refs)
         return old if old == made else made
 
     def _unit(self, unit_id: UnitId, draft: Draft) -> UnitEntry:

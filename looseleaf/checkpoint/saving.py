@@ -199,10 +199,13 @@ class Saving:
                 unsaved[name] = self._unsaved(name, entry.reason, entry.path, entry.detail)
 
     def _build(self, captured: Captured, roots: dict[str, UnitId], *, copy_dirty: bool) -> VersionBuilder:
-        builder = VersionBuilder(self._base, captured, copy_dirty=copy_dirty, shadows=self._tracker.shadows)
+        tracker = self._tracker
+        builder = VersionBuilder(
+            self._base, captured, tracker.device_hashes, copy_dirty=copy_dirty, shadows=tracker.shadows
+        )
         process = [] if self._process_unit in captured.failed_units else [self._process_unit]
         complete = None if self._needed is None else builder.needed_payloads(self._needed, roots, process)
-        builder.build([*roots.values(), *process], complete, self._tracker.lazy_budget())
+        builder.build([*roots.values(), *process], complete, tracker.lazy_budget())
         return builder
 
     def _manifest_of(
@@ -239,6 +242,7 @@ class Saving:
         ]
         places += [(unit_id, block) for unit_id, block in captured.inline if unit_id in builder.units]
         labels, tracker = self._labels, self._tracker
+        tracker.device_hashes.keep(builder.payloads)
         if tracker.shadows is not None:
             tracker.shadows.publish(builder.checked)
         labels.replace(heads, places)

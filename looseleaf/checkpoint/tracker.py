@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from looseleaf.checkpoint.advance import Advancer
+from looseleaf.checkpoint.device_hashes import DeviceHashes
 from looseleaf.checkpoint.facts import light_header
 from looseleaf.checkpoint.history import made_newest
 from looseleaf.checkpoint.labels import Labels
@@ -69,6 +70,7 @@ class StateTracker:
         self._fetched_ahead: Mapping[bytes, bytes] = {}
         # Values that no version has and that hold an older state of others: (variable, path), not told yet.
         self._stale: list[tuple[str, str]] = []
+        self.device_hashes = DeviceHashes()
         # What saves compare with byte by byte; None unless that is wanted.
         self.shadows = Shadows() if (is_paranoid() if paranoid is None else paranoid) else None
         # Units that stubs inside live containers stood for at the last save.

@@ -1,0 +1,174 @@
+"""Saves of a GPU's memory bring only what changed to the host; here a virtual GPU's, fingerprinted as a real one's."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from test_restored_memory import ArenaIO, Session
+
+from looseleaf import devices
+from looseleaf.checkpoint import device_hashes
+from looseleaf.dirty_tracker import dirty_regions, region_fingerprints
+from looseleaf.errors import Conflict, Internal
+from looseleaf.units import REGION_BYTES
+
+REGIONS = 5
+SIZE_BYTES = REGIONS * REGION_BYTES - 100
+REAL_DEVICE_OF = device_hashes.real_device_of
+
+
+class HostTracker:
+    """As `_cuda.DeviceTracker` does, of memory that the host can read. `moved`: bytes of each move."""
+
+    def __init__(self, secret: bytes) -> None:
+        self.secret = secret
+        self.moved: list[int] = []
+        self.broken = False
+
+    def tables(self, payloads: Any, last: Any, region_bytes: int) -> list[tuple[bytes, list[int]]]:
+        if self.broken:
+            raise Internal("CUDA_CALL_FAILED", "made up")
+        found = []
+        for (address, size), known in zip(payloads, last, strict=True):
+            memory = (ctypes.c_char * size).from_address(address)
+            table = region_fingerprints(memory, self.secret, region_bytes=region_bytes)
+            found.append((table, dirty_regions(table, known)))
+        return found
+
+    def move_to_host(self, moves: Any) -> None:
+        for address, buffer in moves:
+            buffer[:] = ctypes.string_at(address, len(buffer))
+            self.moved.append(len(buffer))
+
+
+class OnGpu(Session):
+    """A session whose tensors lie on a device."""
+
+    def __init__(self, io: ArenaIO, **namespace: Any) -> None:
+        super().__init__(io, **namespace)
+        self.opened: list[HostTracker] = []
+        opened = self.opened
+
+        def open_one(index: int, secret: bytes) -> HostTracker:
+            assert index == 0
+            opened.append(HostTracker(secret))
+            return opened[-1]
+
+        self.tracker.device_hashes = device_hashes.DeviceHashes(open_one)
+
+    def moved(self) -> list[int]:
+        """Bytes of each region that came to the host since the last question."""
+        moved, self.opened[0].moved = self.opened[0].moved, []
+        return moved
+
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def index_of(storage: Any) -> int | None:
+        return None if storage is None or devices.backend().device_of(storage) == "cpu" else 0
+
+    devices.install("worker", "emulated", 1)
+    devices.attach([0])
+    monkeypatch.setattr(device_hashes, "real_device_of", index_of)
+    yield
+    devices.uninstall()
+
+
+def content() -> torch.Tensor:
+    return torch.arange(SIZE_BYTES, dtype=torch.uint8).cuda()
+
+
+def check(io: ArenaIO, session: Session) -> None:
+    assert bool((Session(io).restored() == session.namespace["value"]).all())
+
+
+def test_save_of_device_memory_moves_what_changed_also_after_a_restore() -> None:
+    io = ArenaIO()
+    made = OnGpu(io, value=content(), on_host=torch.zeros(100_000))
+    made.save()
+    assert sum(made.moved()) == SIZE_BYTES
+    for session in (made, OnGpu(io)):
+        value = session.namespace["value"] if session is made else session.restored()
+        session.save()
+        assert session.moved() == []
+        value[2 * REGION_BYTES + 9] += 1
+        value[-1] += 1
+        before = io.put
+        session.save()
+        assert session.moved() == [REGION_BYTES, REGION_BYTES - 100]
+        assert io.put - before == 2
+        check(io, session)
+
+
+class Writer:
+    """Writes to a tensor while it is made again."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.tensor = state["tensor"]
+        self.tensor[REGION_BYTES] = 77
+
+
+def test_save_of_device_memory_written_by_code_that_restored_it_moves_that() -> None:
+    io = ArenaIO()
+    OnGpu(io, value=Writer(content())).save()
+    session = OnGpu(io)
+    session.restored()
+    session.save()
+    assert session.moved() == [REGION_BYTES]
+
+
+def test_save_of_device_memory_after_one_that_failed_moves_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    io = ArenaIO()
+    session = OnGpu(io, value=content())
+    session.save()
+    session.moved()
+
+    def lost(*_: Any) -> None:
+        raise Conflict("MANIFEST_MOVED", "somebody else was first")
+
+    session.namespace["value"][0] += 1
+    with monkeypatch.context() as patch:
+        patch.setattr(io, "commit", lost)
+        with pytest.raises(Conflict):
+            session.save()
+    assert session.moved() == [REGION_BYTES]
+    session.save()
+    assert sum(session.moved()) == SIZE_BYTES
+    check(io, session)
+
+
+def test_save_of_device_memory_other_tensor_in_its_place_is_moved_where_it_differs() -> None:
+    io = ArenaIO()
+    session = OnGpu(io, value=content())
+    session.save()
+    session.moved()
+    other = content()
+    other[3 * REGION_BYTES] += 1
+    session.namespace["value"] = other
+    session.save()
+    session.save()
+    check(io, session)
+
+
+def test_save_of_device_memory_whose_tracker_fails_reads_all_and_asks_it_no_more() -> None:
+    io = ArenaIO()
+    session = OnGpu(io, value=content())
+    session.save()
+    session.opened[0].broken = True
+    for _ in range(2):
+        session.namespace["value"][7] += 1
+        session.save()
+        check(io, session)
+    assert len(session.opened) == 1
+
+
+def test_real_device_of_memory_of_the_host_and_of_virtual_gpus_is_none() -> None:
+    for storage in (None, torch.zeros(3).untyped_storage(), content().untyped_storage()):
+        assert REAL_DEVICE_OF(storage) is None
