@@ -22,16 +22,12 @@ REAL_DEVICE_OF = device_hashes.real_device_of
 
 
 class HostTracker:
-    """As `_cuda.DeviceTracker` does, of memory that the host can read. `moved`: bytes of each move."""
+    """As `_cuda.DeviceTracker` does, of memory that the host can read."""
 
-    def __init__(self, secret: bytes) -> None:
+    def __init__(self, _index: int, secret: bytes) -> None:
         self.secret = secret
-        self.moved: list[int] = []
-        self.broken = False
 
     def tables(self, payloads: Any, last: Any, region_bytes: int) -> list[tuple[bytes, list[int]]]:
-        if self.broken:
-            raise Internal("CUDA_CALL_FAILED", "made up")
         found = []
         for (address, size), known in zip(payloads, last, strict=True):
             memory = (ctypes.c_char * size).from_address(address)
@@ -42,7 +38,24 @@ class HostTracker:
     def move_to_host(self, moves: Any) -> None:
         for address, buffer in moves:
             buffer[:] = ctypes.string_at(address, len(buffer))
-            self.moved.append(len(buffer))
+
+
+class Watched:
+    """A tracker. `moved`: bytes of each move; `broken`: its calls fail."""
+
+    def __init__(self, tracker: Any) -> None:
+        self.tracker = tracker
+        self.moved: list[int] = []
+        self.broken = False
+
+    def tables(self, *arguments: Any) -> Any:
+        if self.broken:
+            raise Internal("CUDA_CALL_FAILED", "made up")
+        return self.tracker.tables(*arguments)
+
+    def move_to_host(self, moves: Any) -> None:
+        self.moved += [len(buffer) for _, buffer in moves]
+        self.tracker.move_to_host(moves)
 
 
 class OnGpu(Session):
@@ -50,12 +63,13 @@ class OnGpu(Session):
 
     def __init__(self, io: ArenaIO, **namespace: Any) -> None:
         super().__init__(io, **namespace)
-        self.opened: list[HostTracker] = []
-        opened = self.opened
+        self.opened: list[Watched] = []
+        opened, kind = self.opened, devices.backend().kind
 
-        def open_one(index: int, secret: bytes) -> HostTracker:
+        def open_one(index: int, secret: bytes) -> Watched:
             assert index == 0
-            opened.append(HostTracker(secret))
+            made = device_hashes._open_cuda(index, secret) if kind == "cuda" else HostTracker(index, secret)
+            opened.append(Watched(made))
             return opened[-1]
 
         self.tracker.device_hashes = device_hashes.DeviceHashes(open_one)
@@ -66,12 +80,16 @@ class OnGpu(Session):
         return moved
 
 
-@pytest.fixture(autouse=True)
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+@pytest.fixture(autouse=True, params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A device of this kind. A virtual one's memory is taken for a real one's."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no NVIDIA GPU, or a torch without CUDA")
+
     def index_of(storage: Any) -> int | None:
         return None if storage is None or devices.backend().device_of(storage) == "cpu" else 0
 
-    devices.install("worker", "emulated", 1)
+    devices.install("worker", request.param, 1)
     devices.attach([0])
     monkeypatch.setattr(device_hashes, "real_device_of", index_of)
     yield
@@ -170,5 +188,6 @@ def test_save_of_device_memory_whose_tracker_fails_reads_all_and_asks_it_no_more
 
 
 def test_real_device_of_memory_of_the_host_and_of_virtual_gpus_is_none() -> None:
-    for storage in (None, torch.zeros(3).untyped_storage(), content().untyped_storage()):
+    for storage in (None, torch.zeros(3).untyped_storage()):
         assert REAL_DEVICE_OF(storage) is None
+    assert REAL_DEVICE_OF(content().untyped_storage()) == (0 if devices.backend().kind == "cuda" else None)

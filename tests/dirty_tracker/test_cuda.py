@@ -90,7 +90,7 @@ def test_cuda_kernels_use_no_local_memory_on_any_architecture(resources: dict[tu
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("arch", ["75", "90"])
+@pytest.mark.parametrize("arch", ARCHITECTURES)
 def test_cuda_kernels_load_16_bytes_at_a_time(arch: str) -> None:
     if NVCC is None:
         pytest.skip("nvcc is not installed")
