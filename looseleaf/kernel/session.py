@@ -373,7 +373,11 @@ class KernelSession:
             assert self.tracker is not None
             body = await on_thread(self._raise_epoch, link)
             self.tracker.epoch = Epoch(fields.integer(body, "epoch"))
+            before = self.version
             self._take_version(fields.integer(body, "version"))
+            if self.version < before:
+                # The worker's host took with it what it had not written to disk.
+                self._fell_back(before)
 
     def _raise_epoch(self, link: ThreadedLink) -> Message:
         body, _fds = link.request("raise_epoch", {}, timeout_s=self.config.request_timeout_s)

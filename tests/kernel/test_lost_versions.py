@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from looseleaf.errors import Unavailable
 from looseleaf.kernel.lost_versions import CELLS_TOLD_MAX, LINE_CHARS_MAX, lost_text
 
 COMMIT = "session = get_ipython().kernel.looseleaf; session.changed(); session.commit(); del session"
@@ -52,3 +53,23 @@ def test_kernel_whose_newest_versions_were_lost_goes_on_from_the_last_one_and_na
     notebook.ok("x.append(3)")
     notebook.ok(COMMIT)
     assert store.version > kept
+
+
+def test_cell_whose_host_took_older_versions_with_it_names_their_cells_too(new_notebook: Any, new_daemon: Any) -> None:
+    daemon = new_daemon()
+    store = daemon.store
+    notebook = new_notebook(daemon.path)
+    for line in ("x = [1]", "x.append(2)"):
+        notebook.ok(line)
+        notebook.ok(COMMIT)
+
+    async def vanish(_run: Any) -> Any:
+        for version in [number for number in store.manifests if number > min(store.manifests)]:
+            del store.manifests[version]
+        raise Unavailable("HOST_LOST", "the host h1 that ran this cell cannot be reached any more")
+
+    daemon.plays.update(vanish=vanish)
+    outcome = notebook.run("%%gpu\nvanish = x")
+    assert outcome.error[0] == "CELL_LOST" and "those of version 1; run the cell again" in outcome.error[1]
+    outcome = notebook.ok("x")
+    assert outcome.result == "[1]" and "  x.append(2)\n" in outcome.text
