@@ -136,9 +136,12 @@ class RegionFetching:
                     await self._read(source, wanted, lacking, hold)
                     return None
                 except _StreamBroke as broke:
-                    breaks = breaks + 1 if len(wanted) == before else 1
+                    stuck = len(wanted) == before
+                    breaks = breaks + 1 if stuck else 1
                     log.warning("region_source_broke", reason=broke.error.reason, regions=len(wanted), breaks=breaks)
-                    if breaks >= BREAKS_MAX or not isinstance(broke.error, Unavailable | Timeout):
+                    # One that was silent for a stream's whole time is not waited for again.
+                    worth = Unavailable if stuck else (Unavailable, Timeout)
+                    if breaks >= BREAKS_MAX or not isinstance(broke.error, worth):
                         return broke.error
                 await asyncio.sleep(RESUME_DELAY_S)
         return None

@@ -76,8 +76,9 @@ async def test_source_that_brings_nothing_any_more_is_left_for_the_next(parts: P
     assert len(silent.asked) == region_fetching.BREAKS_MAX and len(good.asked) == 1
 
 
-async def test_source_that_refuses_is_asked_once(parts: Parts) -> None:
-    refusing, good = Source(1, errors=[Forbidden("NOT_YOURS", "no")]), Source(1)
+@pytest.mark.parametrize("error", [Forbidden("NOT_YOURS", "no"), Timeout("HOST_TIMEOUT", "silent")])
+async def test_source_that_refuses_or_says_nothing_is_asked_once(parts: Parts, error: LooseLeafError) -> None:
+    refusing, good = Source(1, errors=[error]), Source(1)
     places(parts, refusing, good)
     await ensure(parts, 1)
     assert len(refusing.asked) == 1
