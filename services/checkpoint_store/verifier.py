@@ -136,11 +136,12 @@ def _region_problems(index: StoreIndex, needed: dict[bytes, tuple[str, bool]]) -
         if row.written_slot is not None and slots.setdefault(row.written_slot, key) != key:
             yield f"slot {row.slot} is named by two regions"
         where, durable = needed.pop(key, ("", False))
-        if where and not durable and not row.located:
+        if where and row.damaged and (durable or not row.located):
+            yield f"{where} needs region {region_id.hex()}, which is damaged on the disk"
+        elif where and not row.located:
             yield f"{where} needs region {region_id.hex()}, which is located nowhere"
-        if durable and not row.on_disk:
-            state = "not on the disk" if row.slot is None else "damaged on the disk"
-            yield f"{where} is durable, but region {region_id.hex()} is {state}"
+        elif durable and not row.on_disk:
+            yield f"{where} is durable, but region {region_id.hex()} is not on the disk"
     for key, (where, _) in needed.items():
         yield f"{where} needs region {keys.hash_of(key).hex()}, which the index does not know"
     if {key for key, _ in scan_all(index.kv, keys.HOST_REGION)} != held:

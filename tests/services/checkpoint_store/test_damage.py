@@ -146,6 +146,18 @@ async def test_scrubbing_finds_and_marks_what_is_damaged(store: Store) -> None:
     assert registry.get_sample_value("looseleaf_store_damaged_regions") == 1
 
 
+def test_host_lost_after_its_region_was_damaged_on_the_disk_takes_the_staged_version(store: Store) -> None:
+    saver = Saver(store)
+    saver.save(make_state(["a"]))
+    saver.save(STATE)
+    put(store, STATE)
+    spoil(store, STATE)
+    assert [text for _, texts in verify_bytes(store) for text in texts]
+    (fell,) = store.hosts.forget("h1", [], everything=True, request_id="r-1")
+    assert (fell.fallback.lost_version, fell.fallback.version) == (2, 1)
+    assert verify_index(store.index) == []
+
+
 def test_damage_is_remembered_over_a_restart_and_forgotten_with_its_region(tmp_path: Path, clock: SetClock) -> None:
     limits = StoreLimits(orphan_grace_s=0)
     store = open_store(tmp_path, limits, clock=clock)
