@@ -1,7 +1,7 @@
 """What a cell does outside the notebook while it may still be taken to a worker: files, network, processes, threads.
 
 Python tells of most of it by audit events. A hook cannot be taken away again: it is added with the first such cell, and
-costs ~0.1 µs an event while none runs. What C code writes by itself is seen only of the functions named here.
+costs under 1 µs an event while none runs. What C code writes by itself is seen only of the functions named here.
 """
 
 from __future__ import annotations

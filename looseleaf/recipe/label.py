@@ -109,9 +109,20 @@ def decide_label(facts: CellFacts, closure: Closure, view: SessionView, *, devic
         unseen = cue.kind == "shell" or _device_bytes(closure, view) or _opaque(facts, closure, view, UNSEEN_PACKAGES)
         return Label(DeviceLabel.GPU, _sentence(cue.text), cue.confidence, _gpu_kind(walk), may_learn_cpu=not unseen)
     if small:
-        sure = CERTAIN if reads_by_name(facts.tree, small) else 0.8
+        sure = CERTAIN if reads_by_name(facts.tree, small) and not _runs_own_code(closure, view) else 0.8
         return Label(DeviceLabel.CPU, "It only reads small values that live on the GPU.", sure, GpuKind.RESIDENT)
     return _cpu(facts, closure, view, asks=walk.asks)
+
+
+def _runs_own_code(closure: Closure, view: SessionView) -> bool:
+    """Whether reading may run the notebook's code, such as the `__repr__` of a class of its own, which may compute."""
+    for name in closure.state:
+        definition, recorded = view.definition(name), view.recorded(name)
+        if recorded is not None and recorded.type_module == "__main__":
+            return True
+        if definition is not None and definition.codes:
+            return True
+    return False
 
 
 def _gpu_kind(walk: DeviceWalk) -> GpuKind:

@@ -9,7 +9,7 @@ from looseleaf.recipe.history_line import FORGET_ALL
 from looseleaf.recipe.label import CERTAIN, WAITS, Label
 from looseleaf.recipe.learning import guess_of, learned_label
 from looseleaf.recipe.lessons import LESSONS_MAX, RUNS_REMEMBERED, Lesson, Lessons
-from looseleaf.recipe.name_facts import UNKNOWN_NAME
+from looseleaf.recipe.name_facts import UNKNOWN_NAME, Payload
 
 SETUP = "import torch, local_helper\nt = torch.ones(3)\nclass Cfg:\n    pass\ncfg = Cfg()"
 CPU, GPU = DeviceLabel.CPU, DeviceLabel.GPU
@@ -42,6 +42,16 @@ def test_cell_whose_calls_cannot_be_followed_is_uncertain() -> None:
     assert session.recipe("getattr(t, 'shape')").confidence >= CERTAIN
     for plain in ("t.sum()", "print(local_helper)", "x = [1]", "len(local_helper.NAMES)"):
         assert session.recipe(plain).confidence >= CERTAIN, plain
+
+
+def test_reading_a_device_value_by_the_notebooks_own_code_is_doubted() -> None:
+    def read(value: NameFacts) -> Recipe:
+        return derive_recipe("print(v)", cell_id="", log=ExecutionLog(), headers={"v": value}, version=1)
+
+    on_gpu = {1: Payload("cuda:0", 4)}
+    assert read(NameFacts("instance", "Tensor", "torch", payloads=on_gpu)).confidence >= CERTAIN
+    own = read(NameFacts("instance", "Report", "__main__", payloads=on_gpu))
+    assert own.label is CPU and own.confidence < CERTAIN
 
 
 def test_cpu_cell_that_touched_is_a_gpu_cell_next_time() -> None:
