@@ -1,5 +1,5 @@
 # Autograd beyond backward(): own functions, hooks, gradients of gradients, torch.func, checkpointing, parametrizations.
-# gpu-cells: 26
+# gpu-cells: 25
 # %% imports
 import torch
 import torch.nn as nn

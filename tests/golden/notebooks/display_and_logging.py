@@ -1,5 +1,6 @@
 # Objects that say how they are shown, and the quiet settings of a process: logging, warnings, contexts, decimals, locale.
 # gpu-cells: 31
+# run-again: 1
 # %% setup
 import contextvars
 import decimal

@@ -1,5 +1,5 @@
 # Cells that fail in every way people meet, and what they do next with the half-done state.
-# gpu-cells: 38
+# gpu-cells: 39
 # %% setup
 import asyncio
 import contextlib

@@ -1,5 +1,5 @@
 # Files written by one cell and read by another, and arrays of every make: structured, views, memory maps, masked.
-# gpu-cells: 25
+# gpu-cells: 24
 # %% setup
 import csv
 import gzip

@@ -1,5 +1,5 @@
 # Host and GPU tensors side by side: aliases, views and in-place work over cells, pinned memory, errors of mixing, moves.
-# gpu-cells: 43
+# gpu-cells: 40
 # %% imports
 import gc, sys
 import numpy as np

@@ -1,5 +1,5 @@
 # Cells run again, out of order, after edits: redefinitions, counters, stale closures, deleted names, earlier results.
-# gpu-cells: 38
+# gpu-cells: 37
 # %% setup
 import torch
 torch.manual_seed(0)
