@@ -21,8 +21,8 @@ class Looked(Generic[T]):
 
     def of(self, table: Mapping[str, Any], look: Callable[[], T]) -> T:
         """What `look` finds in `table`, or found when the same names were bound to the same objects."""
-        items = list(table.items())
-        names, values = [name for name, _ in items], [value for _, value in items]
+        now = dict(table)  # at one moment: other threads may add to it
+        names, values = list(now), list(now.values())
         if names != self._names or not all(map(is_, values, self._values)):
             self._found = look()
             self._names, self._values = names, values

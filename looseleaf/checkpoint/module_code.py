@@ -84,13 +84,18 @@ class Baseline:
     def __init__(self) -> None:
         # Plain values as they are, of others the id.
         self._known: dict[str, dict[str, Any]] = {}
+        # Names of modules that `begin` has met.
+        self._met: set[str] = set()
 
     def begin(self) -> None:
         """Takes down the modules that are imported and not known yet."""
-        for name, module in list(sys.modules.items()):
+        fresh = sys.modules.keys() - self._met
+        self._met |= fresh
+        for name in [name for name in list(sys.modules) if name in fresh] if fresh else ():
             if len(self._known) >= _MODULES_MAX:
                 return
-            if name not in self._known and name.count(".") <= _DOTS_MAX and not ("." + name).count("._"):
+            if name not in self._known and name.count(".") <= _DOTS_MAX and "._" not in "." + name:
+                module = sys.modules.get(name)
                 if type(module) is types.ModuleType:
                     self._known[name] = _marks(module)
 

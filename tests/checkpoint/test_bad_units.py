@@ -82,6 +82,9 @@ def values():
     }  # fmt: skip
 
 
+EXPECTED = values()
+
+
 @pytest.fixture(scope="module")
 def saved():
     io = StoreIO()
@@ -108,13 +111,15 @@ def check_restored(tracker, report, names):
     """Each asked variable is right, or a stub with a typed reason; the holder saves and restores on."""
     failed = {entry.name: entry.reason for entry in report.failed}
     assert set(failed.values()) <= ALLOWED, failed
-    expected = values()
+    expected = EXPECTED
     for name in names:
         value = tracker.namespace[name]
         if name in failed:
             assert is_stub(value), name
         elif isinstance(value, torch.Tensor | np.ndarray):
             assert bool((value == expected[name]).all()), name
+        elif isinstance(value, str | bytes):
+            assert value == expected[name], name
         else:
             assert repr(value) == repr(expected[name]), name
     return failed
