@@ -1,5 +1,5 @@
 # A small GAN: two optimizers, fixed noise, spectral norm, label smoothing, alternating steps over many cells.
-# gpu-cells: 16
+# gpu-cells: 15
 # %% setup
 import torch, numpy as np, math
 from torch import nn, optim
