@@ -119,14 +119,16 @@ def _preview(value: Any, depth: int) -> str:
     if issubclass(kind, type):
         return f"class {value.__name__}"
     if issubclass(kind, types.FunctionType):
-        return f"function {value.__name__}({_parameters(value)})"
+        if depth < 0:
+            return f"function {value.__name__}(…)"
+        return f"function {value.__name__}({_parameters(value, depth)})"
     sizes = sizes_of(value)
     details = ", ".join(str(sizes[key]) for key in ("shape", "dtype", "device") if key in sizes)
     return f"{kind.__name__}({details})" if details else f"{kind.__name__} object"
 
 
-def _parameters(function: types.FunctionType) -> str:
-    """As in the function's text, without annotations."""
+def _parameters(function: types.FunctionType, depth: int) -> str:
+    """As in the function's text, without annotations; a default may hold the function itself."""
     code, given = function.__code__, function.__kwdefaults__ or {}
     count = code.co_argcount
     names = list(code.co_varnames)
@@ -135,7 +137,7 @@ def _parameters(function: types.FunctionType) -> str:
     defaults = function.__defaults__ or ()
     first = count - len(defaults)
     parts = [
-        name if index < first else f"{name}={_preview(defaults[index - first], 1)}"
+        name if index < first else f"{name}={_preview(defaults[index - first], depth - 1)}"
         for index, name in enumerate(positional)
     ]
     if code.co_posonlyargcount > 0:
@@ -144,14 +146,14 @@ def _parameters(function: types.FunctionType) -> str:
         parts.append(f"*{stars.pop(0)}")
     elif only:
         parts.append("*")
-    parts += [f"{name}={_preview(given[name], 1)}" if name in given else name for name in only]
+    parts += [f"{name}={_preview(given[name], depth - 1)}" if name in given else name for name in only]
     if code.co_flags & inspect.CO_VARKEYWORDS:
         parts.append(f"**{stars.pop(0)}")
     return ", ".join(parts)
 
 
 def _preview_container(value: Any, depth: int) -> str:
-    if depth == 0:
+    if depth <= 0:
         return f"{type(value).__name__} of {len(value)}"
     shown = []
     items = value.items() if isinstance(value, dict) else value

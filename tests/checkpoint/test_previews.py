@@ -36,3 +36,11 @@ LOUD = Loud()
 )  # fmt: skip
 def test_preview_of_a_function_has_its_parameters(function: object, shown: str | None) -> None:
     assert preview_of(function) == f"function <lambda>{shown or '(a, /, b, *c, d, e=(1, 2), **f)'}"
+
+
+def test_preview_of_a_function_that_its_defaults_hold_ends() -> None:
+    def held(a: object = {"x": []}) -> None: ...
+
+    held.__defaults__[0]["x"] = held  # type: ignore[index]
+    held.__defaults__ = (*held.__defaults__, (held,))  # type: ignore[misc]
+    assert preview_of(held).startswith("function held(")
