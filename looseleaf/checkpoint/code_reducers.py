@@ -13,6 +13,7 @@ import collections
 import collections.abc
 import contextvars
 import copyreg
+import decimal
 import enum
 import functools
 import gc
@@ -44,8 +45,8 @@ def _text(value: str | None) -> str | None:
 
 
 def _module_text(value: Any) -> Any:
-    # None stands for the session's module: then its name in a pickle always means a reference by name.
-    return None if value == SESSION_MODULE else _text(value)
+    # None stands for the session's module: then its name in a pickle always means a reference by name. False is none.
+    return None if value == SESSION_MODULE else _text(value) if isinstance(value, str) else False
 
 
 def reduce_function(function: types.FunctionType, shared: Container[int] = ()) -> Reduced:
@@ -277,6 +278,11 @@ def reduce_context_variable(variable: contextvars.ContextVar[Any]) -> Reduced:
     return rebuild.context_variable, (_text(variable.name), default), value, None, None, rebuild.set_context_variable
 
 
+def reduce_decimal_context(context: decimal.Context) -> Reduced:
+    """The one in use as what is in use there, which has its settings already; others by value."""
+    return (decimal.getcontext, ()) if context is decimal.getcontext() else NotImplemented
+
+
 LRU_CACHE_TYPE: Final = type(functools.lru_cache(lambda: None))
 
 
@@ -316,5 +322,6 @@ REDUCERS: Final[dict[type, Callable[[Any], Reduced]]] = {
     random.SystemRandom: lambda value: (random.SystemRandom, ()),
     super: lambda value: (super, (value.__thisclass__, value.__self__)),
     collections.Counter: reduce_counter,
+    decimal.Context: reduce_decimal_context,
     types.MappingProxyType: reduce_mapping_proxy,
 }

@@ -206,6 +206,29 @@ def _apply_decimal(values: Mapping[str, Any]) -> None:
         context.traps[signal] = signal.__name__ in values["traps"]
 
 
+def _read_sklearn(_: Mapping[str, Any]) -> _Values:
+    import sklearn
+
+    return dict(sklearn.get_config())
+
+
+def _apply_sklearn(values: Mapping[str, Any]) -> None:
+    import sklearn
+
+    sklearn.set_config(**{name: value for name, value in values.items() if name in sklearn.get_config()})
+
+
+def _read_mpmath(_: Mapping[str, Any]) -> _Values:
+    mpmath: Any = sys.modules["mpmath"]
+    return {"prec": mpmath.mp.prec, "pretty": mpmath.mp.pretty}
+
+
+def _apply_mpmath(values: Mapping[str, Any]) -> None:
+    mpmath: Any = sys.modules["mpmath"]
+    for name, value in values.items():
+        setattr(mpmath.mp, name, value)
+
+
 def _is_plain_handler(handler: Any) -> bool:
     # Others hold files and connections, and stay where they were made.
     streams = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__)
@@ -254,6 +277,8 @@ SECTIONS: Final[dict[str, Section]] = {
     ),
     "pandas": Section("pandas", lambda: _imported("pandas", "options"), _read_pandas, _apply_pandas),
     "decimal": Section("decimal", lambda: _imported("decimal", "getcontext"), _read_decimal, _apply_decimal),
+    "sklearn": Section("sklearn", lambda: _imported("sklearn", "set_config"), _read_sklearn, _apply_sklearn),
+    "mpmath": Section("mpmath", lambda: _imported("mpmath", "mp"), _read_mpmath, _apply_mpmath),
     "interpreter": Section(None, lambda: True, interpreter_state.read, interpreter_state.apply),
     "logging": Section(None, lambda: True, _read_logging, _apply_logging),
     "ipython": Section(

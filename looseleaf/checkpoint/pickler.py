@@ -10,6 +10,7 @@ import copyreg
 import enum
 import logging
 import marshal
+import operator
 import sys
 import types
 import weakref
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 import cloudpickle
 
-from looseleaf.checkpoint import code_reducers, rebuild
+from looseleaf.checkpoint import code_reducers, rebuild, session_instances
 from looseleaf.checkpoint._native import make_persistent_id
 from looseleaf.checkpoint.by_name import (
     is_importable,
@@ -42,8 +43,8 @@ from looseleaf.errors import PreconditionFailed
 PROTOCOL: Final = 5
 # The session's namespace as a persistent id.
 NAMESPACE_ID: Final = 0
-# Whose `__getstate__` does nothing but copy arrays, which others may hold.
-_COPYING: Final = ("numpy.polynomial._polybase",)
+# Whose `__getstate__` copies arrays, which others may hold, or leaves out what a person added: observers.
+_COPYING: Final = ("numpy.polynomial._polybase", "traitlets.traitlets")
 
 
 class PickleScope:
@@ -64,10 +65,18 @@ class PickleScope:
         self.payload_of_head: dict[int, int] = {}
         self.streams = {id(value): name for name, value in standard_streams().items() if value is not None}
         self._singletons: dict[type, dict[int, str]] = {}
+        self._careful: dict[type, bool] = {}
         self.numpy = _imported("numpy", "ndarray")
         self.torch = _imported("torch", "UntypedStorage")
         self.arrow = _imported("pyarrow", "Table")
         self.pandas = _imported("pandas", "DataFrame")
+
+    def needs_care(self, kind: type) -> bool:
+        """Whether the usual way of pickling would lose something of instances of `kind`."""
+        found = self._careful.get(kind)
+        if found is None:
+            found = self._careful[kind] = session_instances.needs_care(kind)
+        return found
 
     def singletons_of(self, kind: type) -> dict[int, str]:
         """Attributes of the module of `kind` that are instances of it, by id."""
@@ -146,6 +155,10 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
                 return NotImplemented
             place = code_reducers.place_of_nameless(value)
             return super().reducer_override(value) if place is None else (rebuild.module_attribute, place)
+        generic = value.__dict__.get("__pydantic_generic_metadata__") or {}
+        if generic.get("args"):
+            # Pydantic finds the class of `Model[int]` again in a table.
+            return operator.getitem, (generic["origin"], generic["args"])
         return code_reducers.reduce_class(value)
 
     def _block(self, block: Block) -> Any:
@@ -245,7 +258,8 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
         name = self.scope.singletons_of(kind).get(id(value))
         if name is not None:
             return self._singleton(value, kind, name)
-        return self._adopted_dict(value)
+        reduced = self._adopted_dict(value)
+        return session_instances.reduced(value, kind, reduced) if self.scope.needs_care(kind) else reduced
 
     def _singleton(self, value: Any, kind: type, name: str) -> Any:
         place = (rebuild.module_attribute, (kind.__module__, name))
@@ -258,19 +272,22 @@ class UnitPickler(cloudpickle.Pickler):  # type: ignore[misc]
         """An object whose attribute dict is held by others too, or is the object itself."""
         if getattr(getattr(type(value), "__getstate__", None), "__module__", None) in _COPYING:
             return copyreg.__newobj__, (type(value),), vars(value)  # type: ignore[attr-defined]
-        if code_reducers.is_delegating(type(value)):
-            return code_reducers.reduce_delegating(value)
         attributes = attributes_of(value)
-        if type(attributes) is not dict and attributes is not value:
-            return NotImplemented
-        if attributes is not value and id(attributes) not in self._ids:
-            return _reduced_past_getattr(value)
+        if attributes is not value and (type(attributes) is not dict or id(attributes) not in self._ids):
+            return _reduced_past_getattr(value, attributes)
         reduced = value.__reduce_ex__(PROTOCOL)
-        if not isinstance(reduced, tuple) or len(reduced) < 3 or reduced[2] is not attributes:
-            return NotImplemented
+        if not isinstance(reduced, tuple) or len(reduced) < 3 or not _has_all(reduced[2], attributes):
+            return _reduced_past_getattr(value, attributes)
         if not _can_adopt_dict(type(value)):
             raise PreconditionFailed("SHARED_ATTRIBUTES", "another variable holds the dict of its attributes")
         return (*reduced[:2], attributes, *(*reduced[3:5], None, None)[:2], rebuild.adopt_dict)
+
+
+def _has_all(state: Any, attributes: dict[str, Any]) -> bool:
+    """Whether the state of an object is all of its attributes; a library may add to them what is told from its code."""
+    if state is attributes or type(state) is not dict or len(state) < len(attributes):
+        return state is attributes
+    return all(name in state and state[name] is value for name, value in attributes.items())
 
 
 def _has_own_functions(module: types.ModuleType) -> bool:
@@ -280,10 +297,12 @@ def _has_own_functions(module: types.ModuleType) -> bool:
     return any(type(one) is types.FunctionType and one.__globals__ is names for one in members)
 
 
-def _reduced_past_getattr(value: Any) -> Any:
+def _reduced_past_getattr(value: Any, attributes: Any) -> Any:
     """An object that is asked for no attribute before it has its own: its `__getattr__` may read one of them."""
     kind = type(value)
-    if not hasattr(kind, "__getattr__") or hasattr(kind, "__setstate__"):
+    if code_reducers.is_delegating(kind):
+        return code_reducers.reduce_delegating(value)
+    if type(attributes) is not dict or not hasattr(kind, "__getattr__") or hasattr(kind, "__setstate__"):
         return NotImplemented
     reduced = value.__reduce_ex__(PROTOCOL)
     if not isinstance(reduced, tuple) or len(reduced) not in (3, 4, 5) or type(reduced[2]) is not dict:

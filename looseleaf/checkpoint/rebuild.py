@@ -46,9 +46,9 @@ def set_function(made: types.FunctionType, state: tuple[Any, ...]) -> None:
         made.__dict__ = attributes
 
 
-def _module(name: str | None) -> str:
+def _module(name: Any) -> Any:
     # The session's module is stored as None, so that its name in a pickle always means a reference by name.
-    return SESSION_MODULE if name is None else name
+    return SESSION_MODULE if name is None else name or None
 
 
 def cell() -> types.CellType:
@@ -70,17 +70,15 @@ def class_(
     when the person's cell did.
     """
     names, slots, written = layout
+    maker = _maker(meta)
     # Hooks of libraries run again, and may look at the attributes: then there are none yet, instead of empty ones.
-    namespace: dict[str, Any] = {} if _has_library_hook(bases) else dict.fromkeys(names)
+    is_looked_at = _has_library_hook(bases) or maker.__module__ not in _PLAIN_MAKERS
+    namespace: dict[str, Any] = {} if is_looked_at else dict.fromkeys(names)
     namespace["__module__"] = _module(module)
     if written is not None:
         namespace["__orig_bases__"] = written
     if slots is not None:
         namespace["__slots__"] = slots
-    maker = next(base for base in meta.__mro__ if base is type or (is_importable(base) and issubclass(base, type)))
-    # Both make attributes that the class has already; typing and typing_extensions have a metaclass each.
-    if issubclass(maker, enum.EnumMeta) or maker.__name__ == "_TypedDictMeta":
-        maker = type
     hooks = [(base, vars(base)["__init_subclass__"]) for base in _session_hooks(bases)]
     for base, _ in hooks:
         type.__setattr__(base, "__init_subclass__", classmethod(_no_hook))
@@ -91,6 +89,19 @@ def class_(
             type.__setattr__(base, "__init_subclass__", hook)
     type.__setattr__(made, "__qualname__", qualified_name)
     return made
+
+
+# Where the metaclasses are that take no attribute for more than its value.
+_PLAIN_MAKERS = ("builtins", "abc", "typing", "typing_extensions")
+
+
+def _maker(meta: type) -> Any:
+    """The metaclass that makes the class: of a library, and none that makes attributes which the class has already."""
+    maker = next(base for base in meta.__mro__ if base is type or (is_importable(base) and issubclass(base, type)))
+    # typing and typing_extensions have a metaclass each.
+    if issubclass(maker, enum.EnumMeta) or maker.__name__ == "_TypedDictMeta":
+        return type
+    return abc.ABCMeta if maker.__module__.startswith("pydantic.") else maker
 
 
 def _has_library_hook(bases: tuple[type, ...]) -> bool:

@@ -23,6 +23,8 @@ def reduce_object(value: Any, kind: type, heads: Container[int]) -> Any:
     """
     own = getattr(kind, "__getstate__", None)
     refused = issubclass(kind, torch.nn.Module) and getattr(own, "__module__", None) == _REFUSING
+    if own is torch.optim.Optimizer.__getstate__ and id(vars(value)) in heads:
+        return copyreg.__newobj__, (kind,), vars(value), None, None, adopt_optimizer  # type: ignore[attr-defined]
     if refused or own is torch.optim.Optimizer.__getstate__:
         return copyreg.__newobj__, (kind,), vars(value)  # type: ignore[attr-defined]
     if has_workers(value):
@@ -33,6 +35,12 @@ def reduce_object(value: Any, kind: type, heads: Container[int]) -> Any:
         # By itself it would be traced again, and have another graph than the one that a person holds.
         return object.__new__, (kind,), vars(value)
     return None
+
+
+def adopt_optimizer(made: Any, state: dict[str, Any]) -> None:
+    """Makes `state` itself the attributes, as others hold the same dict; the class is made ready for its steps."""
+    made.__dict__ = state
+    torch.optim.Optimizer.__setstate__(made, {})
 
 
 def _reduce_scaler(value: Any, kind: type, heads: Container[int]) -> Any:

@@ -399,9 +399,10 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 import numpy as np
 X = np.random.rand(400, 5); y = (X[:, 0] > .5).astype(int)
-pipe = make_pipeline(StandardScaler(), RandomForestClassifier(5, random_state=0)).fit(X, y); pred = pipe.predict(X)
+pipe = make_pipeline(StandardScaler(), RandomForestClassifier(5, random_state=0)).fit(X, y); pred = pipe.predict(X); scaler = pipe[0]; held = vars(scaler)
+import sklearn; sklearn.set_config(transform_output="pandas")
 """,
-        "(pipe.predict(X) == pred).all()",
+        "(pipe.predict(X) == pred).all() and vars(scaler) is held and sklearn.get_config()['transform_output'] == 'pandas'",
     ),
     "matplotlib": (
         "import matplotlib; matplotlib.use('Agg')\nimport matplotlib.pyplot as plt\nfig, ax = plt.subplots(); line, = ax.plot([1, 2, 3])",
