@@ -136,8 +136,8 @@ def differences(mine: Any, other: Any, where: str = "") -> list[str]:
     ("ours", "stock"),
     [
         (by_nbclient("looseleaf"), by_nbclient("stock")),
-        (by_looseleaf_run, by_nbclient("stock")),
-        (by_papermill("looseleaf", "python3"), by_papermill(None, "stock")),
+        pytest.param(by_looseleaf_run, by_nbclient("stock"), marks=pytest.mark.slow),
+        pytest.param(by_papermill("looseleaf", "python3"), by_papermill(None, "stock"), marks=pytest.mark.slow),
     ],
     ids=["nbclient", "looseleaf-run", "papermill"],
 )

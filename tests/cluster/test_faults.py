@@ -226,6 +226,7 @@ def _pool(cluster: LocalCluster) -> Any:
     return asyncio.run(ask())
 
 
+@pytest.mark.slow
 def test_worker_killed_while_saving_leaves_the_parent_version(notebook: Any) -> None:
     notebook.ok(
         "import torch, os\nkept = [1]\nclass Bomb:\n    def __getstate__(self):\n        os.kill(os.getpid(), 9)"

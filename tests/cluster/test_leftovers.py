@@ -76,6 +76,7 @@ def test_other_notebook_waits_no_longer_than_the_limit(new: Any, tmp_path: Any) 
     assert outcome.text == "ran\n"
 
 
+@pytest.mark.slow
 def test_thread_that_ends_in_time_is_not_spoken_of(new: Any, tmp_path: Any) -> None:
     notebook, go = new(), tmp_path / "go"
     message_id, _outcome = gpu(notebook, LEAVE.replace("GO", repr(str(go))))

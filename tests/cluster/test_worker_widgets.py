@@ -56,6 +56,7 @@ def test_widget_that_nobody_holds_takes_changes_back_and_says_so_once(play: Play
     assert "%%cpu" in said[0]
 
 
+@pytest.mark.slow
 def test_reloaded_page_finds_widgets_of_workers_and_of_the_kernel(play: Play) -> None:
     play.run("here", "import ipywidgets as w\nheld = w.Text('mine')")
     play.run("there", UNHELD, gpu=True)

@@ -23,6 +23,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)  # ten seconds of work, on machines that do much else
 def test_operators_put_results_on_the_device_and_refuse_mixed_ones(device_kind: str) -> None:
     pytest.importorskip("expecttest", reason="torch's own samples of its operators need it")

@@ -133,6 +133,7 @@ def test_packages_for_real_gpus_say_so_and_optional_imports_go_on(package: str, 
         __import__(package)
 
 
+@pytest.mark.slow
 def test_gloo_groups_take_tensors_of_the_device(tmp_path) -> None:
     # A process of its own, because torch's groups leave threads behind.
     code = (

@@ -27,8 +27,12 @@ def status_field(pid: int, name: str) -> str:
 
 
 def test_worker_hello_tells_role_pid_and_imports(worker: Worker) -> None:
-    assert worker.hello == {"t": "hello", "v": 1, "role": "worker", "pid": worker.pid,
-                            "zygote_imports": ["numpy", "torch", "matplotlib.pyplot", "pandas"]}
+    hello = dict(worker.hello)
+    assert len(hello.pop("environment_id")) == 32
+    assert hello == {
+        "t": "hello", "v": 1, "role": "worker", "pid": worker.pid,
+        "zygote_imports": ["numpy", "torch", "matplotlib.pyplot", "pandas"],
+    }  # fmt: skip
 
 
 def test_worker_is_the_daemons_child_in_a_session_of_its_own(worker: Worker) -> None:
