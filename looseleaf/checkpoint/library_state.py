@@ -91,7 +91,7 @@ def _apply_torch(values: Mapping[str, Any]) -> None:
     if (deterministic, warn_only) != now:
         # Only for a change: the call imports torch's compiler, 800 modules in seconds.
         torch.use_deterministic_algorithms(deterministic, warn_only=warn_only)
-    torch_flags.apply(values["flags"])
+    torch_flags.apply(values.get("flags", {}))
     torch.autograd.set_detect_anomaly(values["anomaly"])
     for name, value in values["print"].items():
         setattr(torch._tensor_str.PRINT_OPTS, name, value)
