@@ -1,5 +1,5 @@
 # Every kind of Python object that people put tensors into, made on one side and used on the other.
-# gpu-cells: 41
+# gpu-cells: 40
 # %% setup
 import abc
 import collections
