@@ -24,6 +24,7 @@ class Tenants:
                 raise Corrupt("INDEX_CORRUPT", "a tenant's row of the store's index has a wrong shape", kind="tenant")
             self._keys[keys.tenant_name_of(row_key)] = tenant
         self._names = {tenant: name for name, tenant in self._keys.items()}
+        self._next_key = int.from_bytes(max(self._names), "big") + 1
 
     def key(self, name: str) -> bytes:
         """Key of the tenant, of the default one for "". Raises NotFound `TENANT_UNKNOWN`."""
@@ -51,7 +52,9 @@ class Tenants:
             if len(self._keys) > self._tenants_max:
                 text = f"the store knows {len(self._keys)} tenants, its limit; raise tenants_max"
                 raise CapacityExceeded("TENANTS_FULL", text, tenants_max=self._tenants_max)
-            tenant = (int.from_bytes(max(self._names), "big") + 1).to_bytes(keys.TENANT_KEY_BYTES, "big")
+            tenant = self._next_key.to_bytes(keys.TENANT_KEY_BYTES, "big")
+            # Taken even if the write fails: it may have happened all the same.
+            self._next_key += 1
             batch = Batch()
             batch.put(keys.tenant_row_key(name), tenant)
             self._kv.write(batch)

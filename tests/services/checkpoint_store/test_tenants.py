@@ -8,11 +8,14 @@ import pytest
 
 from looseleaf.clock import ManualClock
 from looseleaf.dirty_tracker import hash128
-from looseleaf.errors import CapacityExceeded, Forbidden, InvalidArgument, NotFound, PreconditionFailed
+from looseleaf.errors import CapacityExceeded, Forbidden, InvalidArgument, NotFound, PreconditionFailed, Unavailable
+from looseleaf.kv import Batch
 from looseleaf.services.checkpoint_store.copying import copy_durable
+from looseleaf.services.checkpoint_store.core import keys
 from looseleaf.services.checkpoint_store.regions import Region
 from looseleaf.services.checkpoint_store.stats import count_all
 from looseleaf.services.checkpoint_store.store import Store, StoreLimits, open_store
+from looseleaf.services.checkpoint_store.tenants import Tenants
 from looseleaf.services.checkpoint_store.verifier import verify_index
 
 from .conftest import Saver, State, make_state
@@ -54,6 +57,25 @@ def test_equal_contents_of_two_tenants_are_two_copies_and_go_one_by_one(store: S
     assert store.usage.used_bytes == store.usage.of_tenant(store.tenants.key("team-b")) == BYTES_OF_ONE
     assert store.regions.get(REGIONS, store.tenants.key("team-b")) == list(STATE.regions.values())
     assert verify_index(store.index) == []
+
+
+def test_key_of_a_tenant_whose_entry_failed_after_it_happened_goes_to_nobody_else(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = store.index.kv.write
+
+    def write_and_fail(batch: Batch) -> None:
+        write(batch)
+        raise Unavailable("KV_IO", "planted")
+
+    monkeypatch.setattr(store.index.kv, "write", write_and_fail)
+    with pytest.raises(Unavailable):
+        store.tenants.make("team-a")
+    monkeypatch.undo()
+    made = {name: store.tenants.make(name) for name in ("team-b", "team-a")}
+    reopened = Tenants(store.index.kv, 9)
+    assert dict(reopened.all()) == {**made, "default": keys.DEFAULT_TENANT}
+    assert len({*made.values(), keys.DEFAULT_TENANT, reopened.make("team-c")}) == 4
 
 
 def test_tenant_neither_reads_nor_commits_what_is_another_ones(store: Store) -> None:
