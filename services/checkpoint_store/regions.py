@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Final
 
 from looseleaf.dirty_tracker import hash128
-from looseleaf.errors import Conflict, Corrupt, InvalidArgument, NotFound
+from looseleaf.errors import Conflict, Corrupt, InvalidArgument, LooseLeafError, NotFound
 from looseleaf.kv import Batch
 from looseleaf.logs import get_logger
 from looseleaf.services.checkpoint_store.core import keys
@@ -58,11 +58,12 @@ class Regions:
     def begin_upload(self, tenant: bytes = keys.DEFAULT_TENANT, size_bytes: int = 0) -> RegionUpload:
         """A new upload of a tenant's regions; end it with `finish` or `abort`.
 
-        `size_bytes`: how many will come, 0 if not known; room is made for all of them now. Raises CapacityExceeded
-        `STORE_FULL` or `TENANT_FULL` if there is none.
+        `size_bytes`: as for `RegionUpload.reserve`, which is called at once, and raises; with 0 this does not block.
         """
-        self._usage.reserve(tenant, size_bytes, later=True)
-        return RegionUpload(self._index, self._files, self._usage, tenant, size_bytes)
+        upload = RegionUpload(self._index, self._files, self._usage, tenant)
+        if size_bytes:
+            upload.reserve(size_bytes)
+        return upload
 
     def get(self, regions: Sequence[Region], tenant: bytes = keys.DEFAULT_TENANT) -> list[bytes]:
         """The bytes of a tenant's regions, verified, in order.
@@ -122,24 +123,33 @@ class Regions:
 class RegionUpload:
     """One client's regions on their way to the disk. Its methods may run on different threads, one after the other."""
 
-    def __init__(
-        self, index: StoreIndex, files: RegionFiles, usage: Usage, tenant: bytes, reserved_bytes: int
-    ) -> None:
+    def __init__(self, index: StoreIndex, files: RegionFiles, usage: Usage, tenant: bytes) -> None:
         self._index = index
         self._files = files
         self._usage = usage
         self._tenant = tenant
         self._lock = threading.Lock()
         # Room that was made for regions to come.
-        self._reserved_bytes = reserved_bytes
+        self._reserved_bytes = 0
         # Written (or zeros, in ZERO_SLOT), but not yet named by the index.
         self._slots: dict[Region, int] = {}
-        # Slots of damaged regions that were stored anew, with their sizes: free once the new rows are durable.
+        # Slots that no row names any more, of damaged regions that were stored anew, with their sizes: free once the
+        # new rows are durable.
         self._replaced: dict[int, int] = {}
         # Not written, because they were on the disk already.
         self._found: set[Region] = set()
         self._ended = False
         self.stored = 0
+
+    def reserve(self, size_bytes: int) -> None:
+        """Makes room for so many bytes to come, or for as many as are known; nothing after `finish` or `abort`.
+
+        Raises CapacityExceeded `STORE_FULL` or `TENANT_FULL` if there is none.
+        """
+        with self._lock:
+            if not self._ended:
+                self._usage.reserve(self._tenant, size_bytes, later=True)
+                self._reserved_bytes += size_bytes
 
     def add(self, chunks: Sequence[tuple[Region, bytes | memoryview]]) -> None:
         """Verifies and writes regions; they are durable once `finish` returns.
@@ -174,8 +184,7 @@ class RegionUpload:
             self._index.kv.flush()
             self._ended = True
             self._give_reserved_back()
-            self._files.free(self._replaced)
-            self._usage.give_back(self._tenant, sum(self._replaced.values()))
+            self._free_replaced()
             return self.stored
 
     def abort(self) -> None:
@@ -185,6 +194,14 @@ class RegionUpload:
             self._give_reserved_back()
             self._release(self._slots)
             self._slots = {}
+            if self._replaced:
+                try:
+                    self._index.kv.flush()
+                except LooseLeafError as error:
+                    # After a loss of power the old rows may be there again: only the next start can free the slots.
+                    log.warning("replaced_slots_kept", slots=len(self._replaced), reason=error.reason)
+                else:
+                    self._free_replaced()
 
     def _write(self, fresh: Mapping[Region, bytes | memoryview]) -> None:
         zeros = {region: ZERO_SLOT for region, data in fresh.items() if _is_zero(region, data)}
@@ -201,18 +218,26 @@ class RegionUpload:
             self._files.free(taken.values())
             self._usage.give_back(self._tenant, needed_bytes)
             raise
+        finally:
+            # Only now does the disk itself tell of them.
+            self._usage.arrived(needed_bytes)
         self._slots.update(taken)
 
     def _reserve(self, needed_bytes: int) -> None:
         from_reserved = min(self._reserved_bytes, needed_bytes)
-        self._usage.reserve(self._tenant, needed_bytes - from_reserved)
+        self._usage.reserve(self._tenant, needed_bytes - from_reserved, later=True)
         self._reserved_bytes -= from_reserved
-        self._usage.arrived(from_reserved)
 
     def _give_reserved_back(self) -> None:
         self._usage.arrived(self._reserved_bytes)
         self._usage.give_back(self._tenant, self._reserved_bytes)
         self._reserved_bytes = 0
+
+    def _free_replaced(self) -> None:
+        """Once the rows that name other slots are durable."""
+        self._files.free(self._replaced)
+        self._usage.give_back(self._tenant, sum(self._replaced.values()))
+        self._replaced = {}
 
     def _publish(self) -> None:
         """One sync of the files, then the rows: a row never names bytes that a loss of power could take."""
@@ -220,6 +245,7 @@ class RegionUpload:
             return
         self._files.sync(slot for slot in self._slots.values() if slot != ZERO_SLOT)
         published: dict[Region, int] = {}
+        replaced: dict[int, int] = {}
         batch = Batch()
         stamp = encode_number(self._index.clock.unix_ms())
         with self._index.lock:
@@ -237,7 +263,7 @@ class RegionUpload:
                 object_key = keys.region_key(self._tenant, region.region_id)
                 batch.put(object_key, replace(known, slot=slot, damaged=False).encode())
                 if known.written_slot is not None:
-                    self._replaced[known.written_slot] = disk_bytes_of(known)
+                    replaced[known.written_slot] = disk_bytes_of(known)
                 if known.refs == 0:
                     batch.put(keys.orphan_key(object_key), stamp)
             doubles = {region: slot for region, slot in self._slots.items() if region not in published}
@@ -245,6 +271,7 @@ class RegionUpload:
             # and the next start, not we, can tell.
             self._slots = {}
             self._index.kv.write(batch)
+            self._replaced.update(replaced)
             self._index.damaged.difference_update(
                 keys.region_key(self._tenant, region.region_id) for region in published
             )

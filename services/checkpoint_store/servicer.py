@@ -137,8 +137,10 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
             if first is None:
                 return pb.PutRegionsResponse()
             tenant = self._store.tenants.key(first.tenant)
-            upload = await self._blocking(self._store.regions.begin_upload, tenant, first.stream_bytes)
+            upload = self._store.regions.begin_upload(tenant)
             try:
+                # In here: a call that is cancelled leaves its thread running, and what that reserves must come back.
+                await self._blocking(upload.reserve, first.stream_bytes)
                 async for batch in _region_batches(first, request_iterator):
                     await self._blocking(upload.add, batch)
                 stored = await self._blocking(upload.finish)

@@ -81,9 +81,10 @@ class Usage:
         `TENANT_FULL` if the tenant's own limit is the nearest, else `STORE_FULL`; both carry `needed_bytes` and
         `available_bytes`, and say what to delete.
         """
-        disk = os.statvfs(self._folder)
-        disk_bytes = disk.f_bavail * disk.f_frsize - self._limits.disk_free_bytes_min
         with self._lock:
+            # Asked under the lock: what arrives between the two would be counted as free and as no longer promised.
+            disk = os.statvfs(self._folder)
+            disk_bytes = disk.f_bavail * disk.f_frsize - self._limits.disk_free_bytes_min
             rooms = {
                 "tenant": self.tenant_bytes_max - self._used[tenant],
                 "store": self.bytes_max - self._used_bytes,

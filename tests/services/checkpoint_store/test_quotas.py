@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,7 +20,7 @@ from looseleaf.checkpoint.manifest import (
     encode_manifest,
 )
 from looseleaf.dirty_tracker import hash128
-from looseleaf.errors import CapacityExceeded
+from looseleaf.errors import CapacityExceeded, Unavailable
 from looseleaf.ids import Epoch, ExecutionId, PayloadId, SessionId, UnitId, Version
 from looseleaf.services.checkpoint_store.regions import Region
 from looseleaf.services.checkpoint_store.store import Store, StoreLimits, open_store
@@ -79,6 +80,56 @@ def test_room_of_the_disk_is_not_promised_twice(tmp_path: Path, monkeypatch: pyt
     room.f_bavail = 4
     usage.reserve(b"b", 4 * MIB)
     assert usage.used_bytes == 10 * MIB
+
+
+def test_room_of_the_disk_is_asked_for_while_nothing_can_arrive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = Usage(tmp_path, UsageLimits(100 * MIB), {})
+
+    def statvfs(folder: Path) -> SimpleNamespace:
+        assert usage._lock.locked()
+        return SimpleNamespace(f_bavail=10, f_frsize=MIB)
+
+    monkeypatch.setattr("looseleaf.services.checkpoint_store.usage.os.statvfs", statvfs)
+    usage.reserve(b"a", MIB)
+    assert usage.used_bytes == MIB
+
+
+@pytest.mark.parametrize("promised_bytes", [0, REGION_BYTES])
+@pytest.mark.parametrize("fails", [False, True])
+def test_room_of_a_region_is_promised_until_it_is_written(
+    small: Store, monkeypatch: pytest.MonkeyPatch, promised_bytes: int, fails: bool
+) -> None:
+    room = SimpleNamespace(f_bavail=3, f_frsize=MIB)
+    monkeypatch.setattr("looseleaf.services.checkpoint_store.usage.os.statvfs", lambda folder: room)
+    write = small.files.write
+    refused = []
+
+    def write_late(slot: int, data: bytes) -> None:
+        with pytest.raises(CapacityExceeded, match="STORE_FULL") as caught:
+            small.usage.reserve(b"b", 2 * MIB)
+        refused.append(caught.value.fields["available_bytes"])
+        if fails:
+            raise Unavailable("STORE_IO", "planted")
+        write(slot, data)
+
+    monkeypatch.setattr(small.files, "write", write_late)
+    upload = small.regions.begin_upload(size_bytes=promised_bytes)
+    with pytest.raises(Unavailable) if fails else nullcontext():
+        upload.add([region(1)])
+    upload.abort()
+    assert refused == [MIB]
+    # Nothing is promised any more.
+    small.usage.reserve(b"b", 3 * MIB)
+    assert small.usage.used_bytes == 3 * MIB
+
+
+def test_room_is_not_made_for_an_upload_that_has_ended(small: Store) -> None:
+    upload = small.regions.begin_upload()
+    upload.abort()
+    upload.reserve(MIB)
+    assert small.usage.used_bytes == 0
 
 
 @pytest.mark.parametrize("ends_by", ["finish", "abort", "both"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -250,6 +250,26 @@ async def test_collections_asked_for_together_take_one_thread(store: Store) -> N
     servicer = CheckpointStoreServicer(store, run_blocking, RequestMemory(), metrics)
     await asyncio.gather(*(servicer.collect() for _ in range(5)))
     assert most == 1
+
+
+async def test_upload_that_is_cancelled_while_room_is_made_for_it_gives_the_room_back(store: Store) -> None:
+    async def run_blocking(function: Callable[..., Any], *arguments: Any) -> Any:
+        done = function(*arguments)
+        if function.__name__ == "reserve":
+            assert store.usage.used_bytes == MIB
+            # The thread ended its work all the same.
+            raise asyncio.CancelledError
+        return done
+
+    async def requests() -> AsyncIterator[pb.PutRegionsRequest]:
+        yield pb.PutRegionsRequest(stream_bytes=MIB)
+
+    metrics = StoreMetrics(CollectorRegistry(), store)
+    servicer = CheckpointStoreServicer(store, run_blocking, RequestMemory(), metrics)
+    with pytest.raises(asyncio.CancelledError):
+        await servicer.PutRegions(requests(), None)
+    await servicer.drain()
+    assert store.usage.used_bytes == 0
 
 
 async def test_malformed_requests_are_refused_by_reason(make_server: MakeServer) -> None:
