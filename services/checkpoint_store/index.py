@@ -129,6 +129,24 @@ class StoreIndex:
         found = self.kv.multi_get([keys.unit_key(tenant, unit_hash) for unit_hash in unit_hashes])
         return dict(zip(unit_hashes, map(decode_optional_unit, found), strict=True))
 
+    def scrub_left_s(self, interval_s: float) -> float:
+        """Seconds until all bytes are to be read, at most the interval; without an earlier reading it counts from now.
+
+        Unlike a sleep it goes on over restarts, and a date that is set delays it by no more than the interval.
+        """
+        row = self.kv.get(keys.SCRUBBED_KEY)
+        if row is None:
+            self.note_scrub()
+            return interval_s
+        since_s = (self.clock.unix_ms() - decode_number(row)) / 1000
+        return min(interval_s, max(0.0, interval_s - since_s))
+
+    def note_scrub(self) -> None:
+        """All bytes have been read."""
+        batch = Batch()
+        batch.put(keys.SCRUBBED_KEY, encode_number(self.clock.unix_ms()))
+        self.kv.write(batch)
+
     def put_release(self, batch: Batch, released: Counter[bytes]) -> None:
         """Adds to `batch` the rows by which the collector later gives these references back; holds `lock`."""
         objects = sorted(released.elements())

@@ -47,16 +47,19 @@ async def build(service: Service[StoreConfig]) -> Sequence[Registration]:
     # Registered last, so it runs first: nothing may use the database once it is closed.
     service.on_stop(servicer.drain)
     service.start_task(collect_forever(servicer, config.garbage_interval_s), name="garbage")
-    service.start_task(scrub_forever(service, store), name="scrub")
+    left_s = await service.run_blocking(store.index.scrub_left_s, config.scrub_interval_s)
+    service.start_task(scrub_forever(service, store, left_s), name="scrub")
     log.info("store_opened", folder=str(config.data), sessions=store.sessions.count, used_bytes=store.usage.used_bytes)
     admin = CheckpointStoreAdminServicer(
         store, service.run_blocking, memory,
         lambda folder: open_store(folder, limits_of(config), kind=config.database),
     )  # fmt: skip
+    shared = SharedRegionServicer(store, service.run_blocking, config.streams_waiting_max)
+    metrics.follow(takes=shared.takes)
     return [
         Registration(add_CheckpointStoreServiceServicer_to_server, servicer),
         Registration(add_CheckpointStoreAdminServiceServicer_to_server, admin),
-        Registration(add_SharedRegionServiceServicer_to_server, SharedRegionServicer(store, service.run_blocking)),
+        Registration(add_SharedRegionServiceServicer_to_server, shared),
     ]
 
 
@@ -93,10 +96,11 @@ async def collect_forever(servicer: CheckpointStoreServicer, interval_s: float) 
         )  # fmt: skip
 
 
-async def scrub_forever(service: Service[StoreConfig], store: Store) -> None:
-    """Reads all bytes at intervals, slowly: what is damaged is taken again while some host still has it."""
+async def scrub_forever(service: Service[StoreConfig], store: Store, left_s: float) -> None:
+    """Reads all bytes in `left_s`, then at intervals, slowly: what is damaged is taken again while some host has it."""
     while True:
-        await asyncio.sleep(service.config.scrub_interval_s)
+        await asyncio.sleep(left_s)
+        left_s = service.config.scrub_interval_s
         try:
             checked, damaged = await scrub(store, service.run_blocking, SCRUB_PAUSE_S)
         except LooseLeafError as error:
@@ -106,12 +110,13 @@ async def scrub_forever(service: Service[StoreConfig], store: Store) -> None:
 
 
 async def scrub(store: Store, run_blocking: RunBlocking, pause_s: float) -> tuple[int, int]:
-    """Reads all units and regions; returns how many there were, and how many were damaged."""
+    """Reads all units and regions and notes the end; returns how many there were, and how many were damaged."""
     checked = damaged = 0
     parts = verify_bytes(store)
     while (part := await run_blocking(next, parts, None)) is not None:
         checked, damaged = checked + part[0], damaged + len(part[1])
         await asyncio.sleep(pause_s)
+    await run_blocking(store.index.note_scrub)
     return checked, damaged
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from looseleaf.checkpoint.manifest import decode_manifest
 from looseleaf.dirty_tracker import hash128
-from looseleaf.errors import LooseLeafError, NotFound
+from looseleaf.errors import Corrupt, LooseLeafError, NotFound
 from looseleaf.kv import scan_all
 from looseleaf.services.checkpoint_store.core import keys
 from looseleaf.services.checkpoint_store.core.references import VersionRefs, count_runs
@@ -36,7 +36,8 @@ def verify_index(index: StoreIndex) -> list[str]:
 def verify_bytes(store: Store) -> Iterator[tuple[int, list[str]]]:
     """Reads every unit and every region on the disk, part by part, beside the store's work.
 
-    Yields (how many were read, what is damaged among them), one sentence each.
+    Yields (how many were read, what is damaged among them), one sentence each. Raises as `Units.get` and `Regions.get`
+    for what is no damage, such as a disk that cannot be read or a codec that is not installed.
     """
     for start, kind in ((keys.UNIT, False), (keys.REGION, True)):
         page: list[bytes] = []
@@ -51,6 +52,7 @@ def verify_bytes(store: Store) -> Iterator[tuple[int, list[str]]]:
 
 
 def _damage(store: Store, key: bytes) -> str | None:
+    """What is wrong with a unit's or region's bytes. An error that says nothing about them is raised."""
     tenant, name = keys.tenant_of(key), keys.hash_of(key)
     try:
         if not keys.is_region(key):
@@ -60,11 +62,20 @@ def _damage(store: Store, key: bytes) -> str | None:
             if row is not None:
                 store.regions.get([Region(name, row.length_bytes)], tenant)
     except NotFound:
-        # Collected since its row was listed.
-        return None
-    except LooseLeafError as error:
+        # Collected since its row was listed, unless the row is there still.
+        return _loss(store.index, key)
+    except Corrupt as error:
         return error.message
     return None
+
+
+def _loss(index: StoreIndex, key: bytes) -> str | None:
+    """What to say of an object that was not found. A region's slot is named by its row, so they go together."""
+    bytes_key = keys.unit_bytes_key(keys.tenant_of(key), keys.hash_of(key))
+    with index.lock:
+        if keys.is_region(key) or index.kv.get(key) is None or index.kv.get(bytes_key) is not None:
+            return None
+    return f"unit {keys.hash_of(key).hex()} has a row but no bytes; variables that need it cannot be restored"
 
 
 def _problems(index: StoreIndex) -> Iterator[str]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 FORMAT_KEY: Final = b"!format"
+# When all bytes were last read (ms), or when it was first noted that they never were
+SCRUBBED_KEY: Final = b"!scrubbed"
 # T<tenant> -> its key: TENANT_KEY_BYTES that begin the name of each of its objects, so that tenants share none
 TENANT: Final = b"T"
 # s<session> -> SessionRow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import tempfile
 from collections.abc import Callable, Iterator
@@ -10,15 +12,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from looseleaf.dirty_tracker import Memfd, hash128
-from looseleaf.errors import Corrupt, InvalidArgument, LooseLeafError, PreconditionFailed, Unavailable
+from looseleaf.errors import (
+    CapacityExceeded,
+    Corrupt,
+    InvalidArgument,
+    LooseLeafError,
+    PreconditionFailed,
+    Unavailable,
+)
 from looseleaf.ids import HostId
 from looseleaf.rpc.client import open_channel
 from looseleaf.rpc.store_client import StoreClient
+from looseleaf.services.checkpoint_store.metrics import StoreMetrics
 from looseleaf.services.checkpoint_store.regions import Region
-from looseleaf.services.checkpoint_store.shared_regions import REGIONS_MAX, SharedRegionServicer
+from looseleaf.services.checkpoint_store.shared_regions import CALLS_MAX, REGIONS_MAX, SharedRegionServicer
 from looseleaf.services.checkpoint_store.store import Store
+from looseleaf.services.checkpoint_store.usage import blocks_of
 from looseleaf.services.worker_daemon import region_uploads
 from looseleaf.services.worker_daemon.arena import SEGMENT_BYTES_MIN, HostArena
 from looseleaf.services.worker_daemon.region_uploads import RegionUploads
@@ -104,6 +116,55 @@ async def test_request_that_names_too_much_or_an_unknown_segment_is_refused(stor
         with pytest.raises(InvalidArgument, match="TOO_MANY_NAMED"):
             await servicer.TakeRegions(request_for(arena, **changes), None)
     assert store.usage.used_bytes == 0
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.EACCES, errno.ESRCH])
+async def test_error_of_the_store_is_not_mistaken_for_memory_that_is_not_shared(
+    store: Store, arena: Memfd, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def fail(*_args: Any, **_named: Any) -> int:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("looseleaf.services.checkpoint_store.shared_regions.os.readlink", fail)
+    refused = number in (errno.EACCES, errno.ESRCH)
+    with pytest.raises(PreconditionFailed if refused else Unavailable) as caught:
+        await SharedRegionServicer(store, at_once).TakeRegions(request_for(arena), None)
+    assert caught.value.reason == ("MEMORY_NOT_SHARED" if refused else "STORE_IO")
+    assert store.usage.used_bytes == 0
+
+
+async def test_takes_beyond_those_that_run_and_wait_are_refused(store: Store, arena: Memfd) -> None:
+    go_on = asyncio.Event()
+
+    async def later(function: Callable[..., Any], *args: Any) -> Any:
+        await go_on.wait()
+        return function(*args)
+
+    servicer = SharedRegionServicer(store, later, 1)
+    registry = CollectorRegistry()
+    StoreMetrics(registry, store).follow(takes=servicer.takes)
+    takes = [asyncio.create_task(servicer.TakeRegions(request_for(arena), None)) for _ in range(CALLS_MAX + 1)]
+    await asyncio.sleep(0)
+    assert registry.get_sample_value("looseleaf_store_streams_waiting", {"kind": "takes"}) == 1
+    with pytest.raises(CapacityExceeded, match="STORE_BUSY"):
+        await servicer.TakeRegions(request_for(arena), None)
+    go_on.set()
+    assert sum(taken.stored for taken in await asyncio.gather(*takes)) == 3
+
+
+async def test_room_is_made_for_the_blocks_that_the_regions_take(
+    store: Store, arena: Memfd, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    reserve = store.usage.reserve
+
+    def counted(tenant: bytes, size_bytes: int, *, later: bool = False) -> None:
+        asked.append(size_bytes)
+        reserve(tenant, size_bytes, later=later)
+
+    monkeypatch.setattr(store.usage, "reserve", counted)
+    await SharedRegionServicer(store, at_once).TakeRegions(request_for(arena), None)
+    assert [size_bytes for size_bytes in asked if size_bytes] == [sum(blocks_of(len(text)) for text in TEXTS)]
 
 
 async def test_arena_is_uploaded_without_a_stream_also_after_the_store_was_killed(
