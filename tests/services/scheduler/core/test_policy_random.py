@@ -604,8 +604,9 @@ class World:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_policy_in_many_random_worlds_keeps_its_promises() -> None:
-    for seed in range(1_000, 2_000):
+@pytest.mark.parametrize("worlds", [200, pytest.param(1_000, marks=pytest.mark.soak)])
+def test_policy_in_many_random_worlds_keeps_its_promises(worlds: int) -> None:
+    for seed in range(1_000, 1_000 + worlds):
         try:
             World(seed).run()
         except AssertionError as error:
