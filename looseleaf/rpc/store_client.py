@@ -144,8 +144,8 @@ class StoreClient:
                             received += 1
                             began_s = time.monotonic()
                     break
-                except Unavailable:
-                    if time.monotonic() - began_s >= self._patience_s:
+                except (Unavailable, CapacityExceeded) as error:
+                    if not _is_passing(error) or time.monotonic() - began_s >= self._patience_s:
                         raise
                 await asyncio.sleep(RESTART_RETRY_S)
 
@@ -210,10 +210,14 @@ class StoreClient:
             try:
                 return await call()
             except (Unavailable, CapacityExceeded) as error:
-                is_passing = isinstance(error, Unavailable) or error.reason == "STORE_BUSY"
-                if not is_passing or time.monotonic() - began_s >= self._patience_s:
+                if not _is_passing(error) or time.monotonic() - began_s >= self._patience_s:
                     raise
             await asyncio.sleep(RESTART_RETRY_S)
+
+
+def _is_passing(error: Unavailable | CapacityExceeded) -> bool:
+    """Whether the store is away or too busy, rather than full."""
+    return isinstance(error, Unavailable) or error.reason == "STORE_BUSY"
 
 
 def _parts(items: Sequence[T]) -> Iterator[Sequence[T]]:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from looseleaf.errors import Unavailable
+from looseleaf.errors import CapacityExceeded, Unavailable
+from looseleaf.rpc import store_client
 from looseleaf.rpc.client import open_channel
 from looseleaf.rpc.server import Registration, RpcServer
 from looseleaf.rpc.store_client import NAMED_PER_CALL_MAX, StoreClient
@@ -28,6 +29,7 @@ class Store(CheckpointStoreServiceServicer):
         self.request_ids: list[str] = []
         self.counts: list[int] = []
         self.failures = 0
+        self.error: Exception = Unavailable("STORE_CLOSED", "stopping")
 
     async def OpenSession(self, request: pb.OpenSessionRequest, context: Any) -> pb.OpenSessionResponse:
         self.request_ids.append(request.request_id)
@@ -45,7 +47,7 @@ class Store(CheckpointStoreServiceServicer):
         for number, region in enumerate(request.regions):
             if self.failures and number == 2:
                 self.failures -= 1
-                raise Unavailable("STORE_CLOSED", "stopping")
+                raise self.error
             yield pb.GetRegionsResponse(chunk=cp.RegionChunk(region=region, data=region.region_id))
 
 
@@ -99,6 +101,22 @@ async def test_read_of_regions_goes_on_where_a_restart_cut_it_off(tmp_path: Path
     await server.stop(0)
     assert found == keys
     assert store.counts == [6, 4, 2, 6]
+
+
+async def test_read_of_regions_waits_for_a_busy_store_and_not_for_a_full_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_client, "RESTART_RETRY_S", 0.0)
+    store = Store()
+    server = await serve(tmp_path, store)
+    keys = [(bytes([number]) * 16, 1) for number in range(4)]
+    async with open_channel(server.address, peer="store") as channel:
+        store.error, store.failures = CapacityExceeded("STORE_BUSY", "later"), 1
+        assert [(rid, length) async for rid, length, _ in StoreClient(channel).get_regions(keys)] == keys
+        store.error, store.failures = CapacityExceeded("STORE_FULL", "full"), 1
+        with pytest.raises(CapacityExceeded, match="STORE_FULL"):
+            [item async for item in StoreClient(channel).get_regions(keys)]
+    await server.stop(0)
 
 
 async def test_stream_begun_on_a_channel_that_closes_ends_with_an_error_of_ours(tmp_path: Path) -> None:
