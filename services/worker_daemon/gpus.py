@@ -25,10 +25,14 @@ async def probed_gpus(python: str) -> list[GpuDescription]:
 
     Before the reaper starts, which would take the process's exit for one of its own.
     """
-    process = await asyncio.create_subprocess_exec(
-        python, "-I", "-S", probe.__file__, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    try:
+        process = await asyncio.create_subprocess_exec(
+            python, "-I", "-S", probe.__file__, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+    except OSError as error:
+        log.warning("gpus_not_described", error=str(error))
+        return []
     try:
         out, err = await asyncio.wait_for(process.communicate(), PROBE_TIMEOUT_S)
     except TimeoutError:

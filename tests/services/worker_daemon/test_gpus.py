@@ -29,6 +29,7 @@ async def test_probe_that_fails_or_talks_nonsense_describes_nothing(tmp_path: Pa
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
         assert await probed_gpus(str(program)) == []
+    assert await probed_gpus(str(tmp_path / "no such python")) == []
 
 
 async def test_probe_describes_what_the_driver_told(tmp_path: Path) -> None:
