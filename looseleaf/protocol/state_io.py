@@ -78,7 +78,8 @@ class LinkStateIO:
         missing: list[int] = []
         for start in range(0, len(distinct), REGIONS_PER_MESSAGE_MAX):
             part = distinct[start : start + REGIONS_PER_MESSAGE_MAX]
-            reply = self._ask("have_regions", {"regions": [_row(refs[index]) for index in part]})
+            body = {"regions": [_row(refs[index]) for index in part], "continues": start > 0}
+            reply = self._ask("have_regions", body)
             for number in fields.integers(reply, "missing"):
                 if number >= len(part):
                     raise _malformed(f"'have_regions' names region {number} of {len(part)}")

@@ -64,6 +64,9 @@ class StateRequests:
     # Pins the regions that the save under way found here or put here, until its commit.
     _save: object = field(default_factory=object)
     _admission: asyncio.Lock = field(default_factory=asyncio.Lock)
+    # How many asks for room there were, and what the last save asked for, in all the parts of its ask.
+    _asks: int = 0
+    _slots_asked: int = 0
     # Regions of the last version that was committed over this connection.
     _named: set[RegionKey] = field(default_factory=set)
     _commits: set[asyncio.Task[Reply]] = field(default_factory=set)
@@ -107,12 +110,16 @@ class StateRequests:
     async def have_regions(self, body: Body, _fds: list[int]) -> Reply:
         """Indices of the regions that this host lacks; the others stay here until the next commit.
 
-        When it returns there is room for those that lack. Raises CapacityExceeded `ARENA_FULL` if none came in time.
+        When it returns there is room for those that lack, and with `continues` for those of the asks that it goes on
+        from. Raises CapacityExceeded `ARENA_FULL` if none came in time; then there is none for these either.
         """
         keys = region_keys(body)
+        continues = fields.boolean(body, "continues", False)
         async with self._admission:
             missing = self.regions.missing(keys, self._save)
-            await self.regions.admit(self._save, len(missing))
+            self._asks += 1
+            self._slots_asked = len(missing) + (self._slots_asked if continues else 0)
+            await self.regions.admit(self._save, self._slots_asked)
         return Reply({"missing": missing})
 
     async def ring(self, _body: Body, _fds: list[int]) -> Reply:
@@ -124,7 +131,7 @@ class StateRequests:
     async def put_regions(self, body: Body, _fds: list[int]) -> Reply:
         """Takes regions out of ring slots; the slots may be reused after the reply, also after an error.
 
-        After an error nothing of the message is kept.
+        After an error nothing of the message is kept, nor the room that the save has not taken yet.
         """
         if self._ring is None:
             raise PreconditionFailed("NO_RING", "regions were announced before the ring was asked for")
@@ -132,13 +139,18 @@ class StateRequests:
         ring = self._ring
         rows = fields.rows(body, "regions", bytes, int, int)
         items = [((region_id, length), ring.view(slot, length)) for region_id, length, slot in rows]
-        batch = object()
+        batch, asks = object(), self._asks
         try:
             puts = [self.regions.put(key, source, batch, save=self._save) for key, source in items]
             for ended in await asyncio.gather(*puts, return_exceptions=True):
                 if isinstance(ended, BaseException):
                     raise ended
             self.regions.missing([key for key, _source in items], self._save)
+        except BaseException:
+            # Not the room of a newer save that asked meanwhile.
+            if asks == self._asks and not self._admission.locked():
+                self.regions.end_save(self._save)
+            raise
         finally:
             self.regions.unpin(batch)
         return Reply({})

@@ -168,6 +168,27 @@ async def test_put_with_one_bad_region_keeps_nothing_of_the_message(parts: Parts
     await peer.put(1, 2, 3)
 
 
+async def test_failed_put_gives_back_the_room_of_its_save_and_not_that_of_the_next(parts: Parts, peer: Peer) -> None:
+    await peer.ask("have_regions", regions=rows(1, 2, 3))
+    with pytest.raises(Corrupt, match="CHECKSUM_MISMATCH"):
+        await peer.put(1, spoil=1)
+    assert parts.regions.room.reserved == 0
+    await peer.ask("have_regions", regions=rows(1, 2, 3))
+    late = asyncio.create_task(peer.put(1, spoil=1))
+    await asyncio.sleep(0)
+    await peer.ask("have_regions", regions=rows(1, 2, 3))
+    with pytest.raises(Corrupt, match="CHECKSUM_MISMATCH"):
+        await within(late)
+    assert parts.regions.room.reserved >= 2
+
+
+async def test_room_is_for_all_parts_of_an_ask(parts: Parts, peer: Peer) -> None:
+    for continues, reserved in ((False, 2), (True, 4), (True, 6), (False, 2)):
+        first = 10 * reserved
+        await peer.ask("have_regions", regions=rows(first, first + 1), continues=continues)
+        assert parts.regions.room.reserved == reserved
+
+
 async def test_save_without_room_is_refused_before_it_puts_anything_and_may_ask_again(
     parts: Parts, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
