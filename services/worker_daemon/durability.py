@@ -128,6 +128,9 @@ class DurabilityQueue:
                 await self._put(missing)
                 missing = await self._missing(upload)
         except LooseLeafError as error:
+            if error.reason == "VERSION_UNKNOWN" and upload.rescue is not None:
+                await self._rescue(upload, upload.rescue)
+                return
             log.warning("upload_failed", session=upload.session_id, version=upload.version, reason=error.reason)
             self._handle(Failed(upload.session_id, error.reason))
             return
@@ -137,6 +140,17 @@ class DurabilityQueue:
             return
         log.warning("regions_not_here", session=upload.session_id, version=upload.version, regions=len(missing))
         self._handle(Tried(upload.session_id))
+
+    async def _rescue(self, upload: Upload, keys: frozenset[RegionKey]) -> None:
+        try:
+            if keys:
+                await self._put(sorted(keys))
+        except LooseLeafError as error:
+            log.warning("upload_failed", session=upload.session_id, version=upload.version, reason=error.reason)
+            self._handle(Failed(upload.session_id, error.reason))
+            return
+        log.info("regions_rescued", session=upload.session_id, version=upload.version, regions=len(keys))
+        self._handle(Stored(upload.session_id, frozenset()))
 
     async def _missing(self, upload: Upload) -> list[RegionKey]:
         """Regions of the version that the store's disk lacks; its others need not stay here."""
@@ -154,7 +168,8 @@ class DurabilityQueue:
         try:
             await asyncio.wait_for(self.flushed(), STOP_LIMIT_S)
         except TimeoutError:
-            for session_id, version in self._order.waiting.items():
-                log.error("staged_version_lost", session=session_id, version=version)
+            log.warning("stop_before_all_was_durable", limit_s=STOP_LIMIT_S)
+        for session_id, version in self._order.waiting.items():
+            log.error("staged_version_lost", session=session_id, version=version)
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)

@@ -24,12 +24,13 @@ class Holder:
     """A staged version; pins regions that nobody but this host may have.
 
     `keys`: of its own regions those that may not be on the disk. `carried`: regions of older versions that were given
-    up; it may name some of them.
+    up; it may name some of them. `given_up`: it was, at least once.
     """
 
     version: Version
     keys: set[RegionKey]
     carried: set[RegionKey] = field(default_factory=set)
+    given_up: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,15 @@ class Unpin:
 
 @dataclass(frozen=True)
 class Upload:
-    """To be made durable now; one at a time."""
+    """To be made durable now; one at a time.
+
+    `rescue`: of a version that was given up before, all that it holds. If the store knows the version no more, these
+    go to its disk for newer versions that other hosts may have made of it; then it is `Stored`.
+    """
 
     session_id: SessionId
     version: Version
+    rescue: frozenset[RegionKey] | None = None
 
 
 Action = Pin | Unpin | Upload
@@ -112,6 +118,12 @@ class _Session:
     retry_at_s: float = 0.0
     delay_s: float = field(default_factory=lambda: RETRY_DELAY_S_MIN)
     foreign_since_s: float | None = None
+
+    @property
+    def newest(self) -> Holder:
+        newest = self.waiting[-1] if self.waiting else self.given_up
+        assert newest is not None, "a session without versions is forgotten"
+        return newest
 
     def begin_anew(self, retry_at_s: float) -> None:
         self.retry_at_s, self.delay_s, self.foreign_since_s = retry_at_s, RETRY_DELAY_S_MIN, None
@@ -135,12 +147,12 @@ class UploadOrder:
 
     @property
     def waiting(self) -> dict[SessionId, Version]:
-        """Sessions with versions that are staged, neither durable nor given up, with the newest of each."""
-        return {key: session.waiting[-1].version for key, session in self._sessions.items() if session.waiting}
+        """Sessions with versions that are staged and not durable, given up or not, with the newest of each."""
+        return {key: session.newest.version for key, session in self._sessions.items()}
 
     @property
     def versions_waiting(self) -> int:
-        """How many versions these are."""
+        """How many versions are neither durable nor given up."""
         return sum(len(session.waiting) for session in self._sessions.values())
 
     def due_s(self, pressed: bool) -> float | None:
@@ -194,8 +206,9 @@ class UploadOrder:
         actions: list[Action] = []
         while pressed and len(session.waiting) > 1:
             actions += self._skip(session)
-        session.under_way = session.waiting[0]
-        return [*actions, Upload(session_id, session.under_way.version)]
+        holder = session.under_way = session.waiting[0]
+        rescue = frozenset(holder.keys | holder.carried) if holder.given_up else None
+        return [*actions, Upload(session_id, holder.version, rescue)]
 
     def _ended(self, session_id: SessionId) -> _Session:
         session = self._sessions[session_id]
@@ -240,6 +253,7 @@ class UploadOrder:
             session.begin_anew(0.0)
             return self._skip(session)
         session.given_up = session.waiting.popleft()
+        session.given_up.given_up = True
         session.begin_anew(now_s + GIVEN_UP_RETRY_S)
         return []
 

@@ -60,6 +60,21 @@ async def until(happened: Callable[[], bool]) -> None:
             await asyncio.sleep(0)
 
 
+def read(regions: HostRegions, key: RegionKey) -> bytes | None:
+    """A copy of the region's bytes, None if the arena does not hold it."""
+    hold = object()
+    slot = regions.table.pin(key, hold)
+    data = None if slot is None else bytes(regions.arena.view(slot, key[1]))
+    regions.unpin(hold)
+    return data
+
+
+async def told(regions: HostRegions) -> None:
+    """Returns when the store knows of every eviction so far."""
+    while (telling := regions._news._task) is not None and not telling.done():
+        await asyncio.wait({telling})
+
+
 async def prepare_well(_worker: ScriptedWorker, _request: Message) -> Message:
     return {"stage_ms": {"import": 1.0, "restore": 2.0}, "mapped_bytes": 7, "pid": 1, "missing": []}
 

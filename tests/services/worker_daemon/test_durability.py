@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from daemon_fakes import SESSION, Parts, down, region, until, within
+import structlog
+from daemon_fakes import SESSION, Parts, down, read, region, until, within
 
 from looseleaf.errors import CapacityExceeded, NotFound
 from looseleaf.ids import SessionId, Version
@@ -31,7 +32,7 @@ def queue_of(parts: Parts, *, eager: bool = True) -> DurabilityQueue:
 
 async def _copies(parts: Parts, keys: Sequence[RegionKey]) -> AsyncIterator[tuple[bytes, int, bytes]]:
     for key in keys:
-        if (data := parts.regions.read(key)) is not None:
+        if (data := read(parts.regions, key)) is not None:
             yield *key, data
 
 
@@ -122,6 +123,29 @@ async def test_regions_of_a_forgotten_version_stay_for_the_next_one(parts: Parts
     queue.add(SESSION, Version(2), [])
     await within(queue.flushed())
     assert parts.store.marked == [2] and region(1)[0] in parts.store.on_disk and expendable(parts) == 1
+
+
+async def test_regions_of_a_version_that_stays_forgotten_are_rescued_once_and_let_go(
+    parts: Parts, queue: DurabilityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload_order, "GIVEN_UP_RETRY_S", 0.0)
+    parts.store.errors["put_regions"] = [down()]
+    await stage(parts, queue, 1, 1)
+    del parts.store.versions[1]
+    await until(lambda: region(1)[0] in parts.store.on_disk)
+    await until(lambda: not queue._order.waiting)
+    assert expendable(parts) == 1
+
+
+async def test_stop_names_versions_that_were_given_up(parts: Parts, queue: DurabilityQueue) -> None:
+    await stage(parts, queue, 1, 1)
+    del parts.store.versions[1]
+    await within(queue.flushed())
+    with structlog.testing.capture_logs() as logs:
+        await within(queue.stop())
+    assert [(line["session"], line["version"]) for line in logs if line["event"] == "staged_version_lost"] == [
+        (SESSION, 1)
+    ]
 
 
 async def test_regions_of_a_deleted_session_are_let_go(parts: Parts, queue: DurabilityQueue) -> None:

@@ -88,10 +88,13 @@ class OrderMachine(RuleBasedStateMachine):
     @rule(reach=st.sets(st.sampled_from(KEYS)), how=st.sampled_from(["upload", "fail", "unknown"]))
     def end(self, reach: set[RegionKey], how: str) -> None:
         assert self.under_way is not None
-        session, version = self.under_way.session_id, self.under_way.version
+        session, version, rescue = self.under_way.session_id, self.under_way.version, self.under_way.rescue
         self.under_way = None
         named = self.versions[session].get(version)
-        if how == "unknown" or named is None:
+        if (how == "unknown" or named is None) and rescue is not None:
+            self.disk |= rescue
+            self.tell(Stored(session, frozenset()))
+        elif how == "unknown" or named is None:
             # The store dropped it: it is not what anybody falls back to.
             if version != max(self.versions[session], default=0):
                 self.versions[session].pop(version, None)
@@ -206,11 +209,28 @@ def test_version_that_was_given_up_is_asked_about_until_its_session_is_gone() ->
     staged(order, ONE, 1)
     order.handle(Asked(pressed=False), 0.0)
     order.handle(Failed(ONE, "VERSION_UNKNOWN"), 0.0)
-    assert order.waiting == {} and order.handle(Asked(pressed=False), GIVEN_UP_RETRY_S - 1) == []
+    assert order.waiting == {ONE: 1} and order.versions_waiting == 0, "a stop has to name it"
+    assert order.handle(Asked(pressed=False), GIVEN_UP_RETRY_S - 1) == []
     assert uploads(order.handle(Asked(pressed=False), GIVEN_UP_RETRY_S)) == [(ONE, 1)]
     (gone,) = order.handle(Failed(ONE, "SESSION_UNKNOWN"), GIVEN_UP_RETRY_S)
     assert isinstance(gone, Unpin) and gone.expendable
     assert order.due_s(pressed=False) is None
+
+
+def test_what_a_given_up_version_holds_goes_to_the_disk_when_it_is_asked_about_again() -> None:
+    order = UploadOrder()
+    staged(order, ONE, 1, 2)
+    assert order.handle(Asked(pressed=False), 0.0) == [Upload(ONE, Version(1))]
+    order.handle(Failed(ONE, "VERSION_UNKNOWN"), 0.0)
+    assert order.handle(Asked(pressed=False), 0.0) == [Upload(ONE, Version(2))]
+    order.handle(Failed(ONE, "VERSION_UNKNOWN"), 0.0)
+    rescue = Upload(ONE, Version(2), frozenset(KEYS[:2]))
+    assert order.handle(Asked(pressed=False), GIVEN_UP_RETRY_S) == [rescue]
+    order.handle(Failed(ONE, "STORE_FULL"), GIVEN_UP_RETRY_S)
+    assert order.handle(Asked(pressed=False), GIVEN_UP_RETRY_S + 1) == [rescue]
+    (gone,) = order.handle(Stored(ONE, frozenset()), GIVEN_UP_RETRY_S + 1)
+    assert isinstance(gone, Unpin) and gone.expendable and gone.keys == rescue.rescue
+    assert order.waiting == {} and order.due_s(pressed=False) is None
 
 
 def test_failures_are_tried_again_ever_later() -> None:
