@@ -13,6 +13,8 @@ SEGMENT_SLOTS_MIN = 64
 SEGMENT_BYTES_MIN = SEGMENT_SLOTS_MIN * REGION_BYTES
 # Free slots that keep their memory. Getting memory for a slot takes ten times as long as writing into what it has.
 WARM_SLOTS_MAX = 64
+# Slots that lose their memory at once; each takes the kernel about as long as a copy of its bytes would.
+COOL_SLOTS_PER_STEP = 8
 # All of an arena's segments fit the fds of one protocol frame, and few fds are open in a kernel or worker.
 SEGMENTS_MAX = 32
 
@@ -22,7 +24,8 @@ class HostArena:
 
     Kernels and workers get each segment as a read-only file descriptor; a private writable mapping of it
     works, a shared or re-opened writing one is refused by the kernel. A segment takes memory only where its slots were
-    written; of free slots at most `WARM_SLOTS_MAX` keep theirs, or as many as `keep_warm` said.
+    written; of free slots at most `WARM_SLOTS_MAX` keep theirs, or as many as `keep_warm` said, once `cool` has
+    taken its steps.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -30,6 +33,7 @@ class HostArena:
             raise InvalidArgument("ARENA_TOO_SMALL", f"the host arena needs at least {format_bytes(SEGMENT_BYTES_MIN)}")
         self.limit_bytes = limit_bytes
         self._segment_slots = max(SEGMENT_SLOTS_MIN, limit_bytes // REGION_BYTES // SEGMENTS_MAX)
+        self._segments_max = min(SEGMENTS_MAX, limit_bytes // (self._segment_slots * REGION_BYTES))
         self._segments: list[Memfd] = []
         self._readonly: list[int] = []
         self._free: list[Slot] = []
@@ -41,6 +45,11 @@ class HostArena:
     def used_bytes(self) -> int:
         """Bytes of the slots in use; a slot counts whole."""
         return self._used * REGION_BYTES
+
+    @property
+    def slots_max(self) -> int:
+        """How many slots there can be: whole segments only, so up to one segment less than `limit_bytes`."""
+        return self._segments_max * self._segment_slots
 
     @property
     def has_warm(self) -> bool:
@@ -56,7 +65,7 @@ class HostArena:
 
     def _grow(self) -> None:
         segment_bytes = self._segment_slots * REGION_BYTES
-        if len(self._segments) == SEGMENTS_MAX or (len(self._segments) + 1) * segment_bytes > self.limit_bytes:
+        if len(self._segments) == self._segments_max:
             raise CapacityExceeded(
                 "ARENA_FULL",
                 f"this host's shared memory for saved state is full "
@@ -72,20 +81,24 @@ class HostArena:
         self._free.extend(Slot(number, index) for index in reversed(range(self._segment_slots)))
 
     def free(self, slot: Slot) -> None:
-        """The slot may be used again; it stays warm, or its memory goes back to the machine. Nothing after `close`."""
+        """The slot may be used again; it stays warm until `cool` gives its memory back. Nothing after `close`."""
         if not self._segments:
             return
         self._used -= 1
         self._warm.append(slot)
-        self._cool()
 
     def keep_warm(self, slots: int) -> None:
         """So many slots are about to be used: as many free ones keep their memory, `WARM_SLOTS_MAX` at the least."""
         self._warm_max = max(WARM_SLOTS_MAX, slots)
-        self._cool()
 
-    def _cool(self) -> None:
-        while len(self._warm) > self._warm_max:
+    @property
+    def too_warm(self) -> bool:
+        """Whether more free slots keep their memory than may."""
+        return len(self._warm) > self._warm_max
+
+    def cool(self) -> None:
+        """Gives back the memory of at most `COOL_SLOTS_PER_STEP` of the free slots that are too many to be warm."""
+        for _ in range(min(COOL_SLOTS_PER_STEP, len(self._warm) - self._warm_max)):
             slot = self._warm.pop()
             self._segments[slot.segment].punch_hole(slot.index * REGION_BYTES, REGION_BYTES)
             self._free.append(slot)

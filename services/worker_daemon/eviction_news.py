@@ -48,11 +48,6 @@ class EvictionNews:
             self._taken_back.add(key)
             await self._landed.wait()
 
-    async def told(self) -> None:
-        """Returns when the store knows everything added so far."""
-        while self._task is not None and not self._task.done():
-            await asyncio.wait({self._task})
-
     async def _tell(self) -> None:
         while self._waiting:
             self._flying = frozenset(islice(self._waiting, KEYS_PER_CALL_MAX))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import structlog
@@ -36,6 +36,7 @@ class KernelEndpoint:
     """Accepts kernels on a Unix socket of mode 0600; refuses more than `kernels_max` at once.
 
     `host`: what the answer to a kernel's hello says of this host, and `pool_gpu` of the GPUs that its cells get.
+    `worker_pids`: this daemon's workers, which map the arena too.
     """
 
     def __init__(
@@ -46,8 +47,10 @@ class KernelEndpoint:
         host: Body,
         kernels_max: int,
         pool_gpu: PoolGpu | None = None,
+        worker_pids: Callable[[], Iterable[int]] = list,
     ) -> None:
         self.path = path
+        self._worker_pids = worker_pids
         self._new_requests = new_requests
         self._clients = clients
         self._host = host
@@ -129,12 +132,15 @@ class KernelEndpoint:
             await peer.exited()
             self._peers.discard(peer)
             if requests.maps_regions:
-                await orphans_gone(requests.regions.arena.inodes, lambda: {peer.pid for peer in self._peers})
+                await orphans_gone(requests.regions.arena.inodes, self._live)
         finally:
             self._peers.discard(peer)
             self._connections.discard(connection)
             peer.close()
             await requests.close()
+
+    def _live(self) -> set[int]:
+        return {*(peer.pid for peer in self._peers), *self._worker_pids()}
 
     async def stop(self) -> None:
         """Closes the socket and every connection; kernels go on as CPU kernels."""

@@ -37,9 +37,11 @@ log = structlog.get_logger()
 EVICT_BATCH = 64
 
 
-def marks_of(arena_bytes: int, high_percent: int, low_percent: int, cache_bytes: int | None) -> Marks:
-    """The settings in slots; `cache_bytes` None: clean regions may fill the arena up to its low mark."""
-    limit = arena_bytes // REGION_BYTES
+def marks_of(limit: int, high_percent: int, low_percent: int, cache_bytes: int | None) -> Marks:
+    """The settings in slots, of which the arena has `limit`.
+
+    `cache_bytes` None: clean regions may fill the arena up to its low mark.
+    """
     high = max(1, limit * high_percent // 100)
     low = max(1, limit * low_percent // 100)
     return Marks(limit, high, low, low if cache_bytes is None else cache_bytes // REGION_BYTES)
@@ -57,9 +59,10 @@ class HostRegions:
     ) -> None:
         self.arena = arena
         self.table = RegionTable()
-        self.room = ArenaRoom(marks or marks_of(arena.limit_bytes, 100, 100, None))
+        self.room = ArenaRoom(marks or marks_of(arena.slots_max, 100, 100, None))
         self._executor = executor
         self._freed = asyncio.Event()
+        self._cooling: asyncio.Handle | None = None
         # Set while only making versions durable can give room.
         self.pressed = asyncio.Event()
         self._asking: dict[Hashable, asyncio.Future[None]] = {}
@@ -103,6 +106,7 @@ class HostRegions:
         actions = self.room.handle(event, self._levels(), now_s)
         # What goes now is for the admitted saves: getting memory anew would cost them more than the copies.
         self.arena.keep_warm(self.room.reserved)
+        self._start_cooling()
         for action in actions:
             match action:
                 case Admit(save):
@@ -224,8 +228,19 @@ class HostRegions:
         for _key, slot in evicted:
             self.arena.free(slot)
         if evicted:
+            self._start_cooling()
             self._freed.set()
         return bool(evicted)
+
+    def _start_cooling(self) -> None:
+        if self._cooling is None and self.arena.too_warm:
+            self._cooling = asyncio.get_running_loop().call_soon(self._cool)
+
+    def _cool(self) -> None:
+        # In steps: holes for a large save that ended would keep everybody else on this loop waiting.
+        self._cooling = None
+        self.arena.cool()
+        self._start_cooling()
 
     def _release(self, slots: Iterable[Slot]) -> None:
         for slot in slots:
@@ -246,13 +261,8 @@ class HostRegions:
         """A session's newest version no longer names these: new regions take their slots rather than new memory."""
         self.table.supersede(keys)
 
-    def read(self, key: RegionKey) -> bytes | None:
-        """A copy of the region's bytes, None if the arena does not hold it."""
-        slot = self.table.slot_of(key)
-        return None if slot is None else bytes(self.arena.view(slot, key[1]))
-
     async def copy_of(self, key: RegionKey) -> bytes | None:
-        """As `read`, beside the event loop; the region stays where it is meanwhile."""
+        """A copy of the region's bytes, None if the arena does not hold it; it stays where it is meanwhile."""
         hold = object()
         slot = self.table.pin(key, hold)
         if slot is None:
@@ -267,4 +277,6 @@ class HostRegions:
 
     async def close(self) -> None:
         """Ends what goes on beside the calls; the arena and the executor are the caller's."""
+        if self._cooling is not None:
+            self._cooling.cancel()
         await self._news.stop()

@@ -88,7 +88,7 @@ class _Builder:
 
         config = self.config
         marks = marks_of(
-            config.arena_bytes, config.arena_high_percent, config.arena_low_percent, config.arena_cache_bytes
+            arena.slots_max, config.arena_high_percent, config.arena_low_percent, config.arena_cache_bytes
         )
         regions = HostRegions(arena, locator, self.host_id, executor, marks)
 
@@ -159,8 +159,9 @@ class _Builder:
             "hash_seed": self.config.hash_seed,
         }
         return KernelEndpoint(
-            str(self.config.kernel_socket), self._requests, clients, told, self.config.kernels_max, self._pool_gpu
-        )
+            str(self.config.kernel_socket), self._requests, clients, told, self.config.kernels_max, self._pool_gpu,
+            worker_pids=lambda: [facts.pid for facts in pool.facts()],
+        )  # fmt: skip
 
     async def _pool_gpu(self) -> GpuDescription | None:
         """What kernels may say of the GPUs that their cells get; virtual ones are described by their own code."""

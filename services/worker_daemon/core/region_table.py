@@ -60,16 +60,6 @@ class RegionTable:
         """How many regions `evict` could drop now."""
         return len(self._idle_superseded) + len(self._idle)
 
-    def slot_of(self, key: RegionKey) -> Slot | None:
-        """Where the region lies; counts as a use."""
-        region = self._regions.get(key)
-        if region is None:
-            return None
-        for idle in (self._idle_superseded, self._idle):
-            if key in idle:
-                idle.move_to_end(key)
-        return region.slot
-
     def add(self, key: RegionKey, slot: Slot, *, owner: Hashable, fetched: bool = False) -> None:
         """A region's bytes now lie in `slot`, pinned for `owner`; a fetched one is a copy of what is kept elsewhere."""
         if key in self._regions:

@@ -116,7 +116,9 @@ class Play:
             await self.host.durability.flushed()
         for session in SESSIONS:
             await self.check(session)
-        await self.host.regions._news.told()
+        telling = self.host.regions._news._task
+        if telling is not None:
+            await asyncio.wait({telling})
         regions = self.host.regions
         assert regions.room.reserved == 0 and regions.table.idle == len(regions.table), "a region is held for nothing"
         regions._evict(len(regions.table))

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from looseleaf.dirty_tracker import Memfd
 from looseleaf.errors import CapacityExceeded, InvalidArgument
 from looseleaf.services.worker_daemon.arena import (
     SEGMENT_BYTES_MIN,
@@ -15,6 +16,15 @@ from looseleaf.services.worker_daemon.arena import (
 )
 from looseleaf.services.worker_daemon.core.region_table import Slot
 from looseleaf.units import REGION_BYTES
+
+
+class FakeSegment:
+    """As a memfd, without memory."""
+
+    fd = -1
+
+    def readonly_fd(self) -> int:
+        return -1
 
 
 def test_slots_are_given_out_up_to_the_limit_and_again_when_freed() -> None:
@@ -36,6 +46,7 @@ def test_free_slots_keep_their_memory_up_to_a_limit_and_are_taken_first() -> Non
         for slot in slots:
             arena.write(slot, memoryview(b"old bytes"))
             arena.free(slot)
+        cool(arena)
         assert arena.used_bytes == 0
         kept = [slot for slot in slots if bytes(arena.view(slot, 9)) == b"old bytes"]
         assert len(kept) == WARM_SLOTS_MAX
@@ -53,10 +64,18 @@ def test_slots_that_are_about_to_be_used_keep_their_memory() -> None:
     arena.keep_warm(WARM_SLOTS_MAX + 6)
     for slot in slots:
         arena.free(slot)
+    cool(arena)
     assert written(arena, slots) == WARM_SLOTS_MAX + 6
     arena.keep_warm(0)
+    cool(arena)
     assert written(arena, slots) == WARM_SLOTS_MAX
     arena.close()
+
+
+def cool(arena: HostArena) -> None:
+    """All the steps."""
+    while arena.too_warm:
+        arena.cool()
 
 
 def written(arena: HostArena, slots: list[Slot]) -> int:
@@ -101,3 +120,17 @@ def test_arena_has_few_segments_however_large_it_is() -> None:
         )
     finally:
         arena.close()
+
+
+@pytest.mark.parametrize("limit_slots", [64, 127, 128, 150, 2047, 2048, 2100, 5000])
+def test_slots_that_are_promised_are_those_that_its_segments_have(
+    limit_slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Memfd, "create", lambda _name, _size: FakeSegment())
+    monkeypatch.setattr(os, "fchmod", lambda _fd, _mode: None)
+    arena = HostArena(limit_slots * REGION_BYTES)
+    for _ in range(arena.slots_max):
+        arena.allocate()
+    with pytest.raises(CapacityExceeded, match="ARENA_FULL"):
+        arena.allocate()
+    assert limit_slots // 2 < arena.slots_max <= limit_slots

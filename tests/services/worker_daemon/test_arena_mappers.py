@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from daemon_fakes import within
 
 from looseleaf.dirty_tracker import Memfd
+from looseleaf.services.worker_daemon import arena_mappers
 from looseleaf.services.worker_daemon.arena_mappers import orphans_gone
+from looseleaf.services.worker_daemon.peer_process import PeerProcess
 
 # A kernel that maps the arena and forks a child; the kernel ends with its input, the child with its pipe.
 KERNEL = """
@@ -62,3 +66,38 @@ def test_forked_child_of_a_kernel_is_waited_for(arena: Memfd) -> None:
     adopted = int(stat.rpartition(")")[2].split()[1]) == os.getpid()
     asyncio.run(after_it())
     os.close(child_waits)
+
+
+async def test_worker_that_process_1_adopted_is_no_orphan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon that is process 1 cannot tell its workers by their parent, nor one that began during the look."""
+    monkeypatch.setattr(arena_mappers, "_mappers", lambda _inodes: iter([70, 71]))
+    monkeypatch.setattr(arena_mappers, "_ancestors", lambda _pid: iter(()))
+    lives = iter([[70], [70, 71], [70, 71]])
+    await within(orphans_gone([1], lambda: next(lives)))
+
+
+async def test_look_that_finds_no_descriptor_free_is_repeated_and_leaks_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arena_mappers, "LOOK_RETRY_S", 0.0)
+    mapping = iter([[os.getpid(), 1], [os.getpid(), 1], []])
+    monkeypatch.setattr(arena_mappers, "_orphans", lambda _inodes, _live: next(mapping))
+    made: list[PeerProcess] = []
+    full = iter([False, True, True])
+
+    def of(pid: int) -> PeerProcess:
+        if next(full):
+            raise OSError(errno.EMFILE, "too many open files")
+        made.append(PeerProcess.of(pid))
+        return made[-1]
+
+    monkeypatch.setattr(arena_mappers, "PeerProcess", SimpleNamespace(of=of))
+    await within(orphans_gone([1], list))
+    assert len(made) == 1 and made[0]._fd == -1
+
+
+def test_process_that_cannot_be_looked_at_for_now_does_not_count_as_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr("builtins.open", full)
+    with pytest.raises(OSError, match="too many"):
+        arena_mappers._maps_any(os.getpid(), frozenset([1]))

@@ -274,3 +274,10 @@ async def test_mapped_regions_stay_until_the_kernels_process_has_ended(endpoint:
     await within(process.wait())
     await until(lambda: not endpoint._tasks)
     assert len(parts.regions.table.evict(1)) == 1
+
+
+def test_workers_that_map_the_arena_are_no_orphans_of_a_kernel(parts: Parts, clients: FakeClients) -> None:
+    pids: list[int] = []
+    endpoint = KernelEndpoint("k.sock", parts.requests, clients, HOST, 2, worker_pids=lambda: pids)  # type: ignore[arg-type]
+    pids.append(70)
+    assert endpoint._live() == {70}

@@ -4,15 +4,17 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 
 import pytest
-from daemon_fakes import region, until
+from daemon_fakes import read, region, told, until
 
 from looseleaf.errors import CapacityExceeded, Corrupt, NotFound, Unavailable
 from looseleaf.ids import HostId
+from looseleaf.services.worker_daemon import arena as arena_module
 from looseleaf.services.worker_daemon import eviction_news, region_fetching
 from looseleaf.services.worker_daemon import regions as regions_module
-from looseleaf.services.worker_daemon.arena import SEGMENT_BYTES_MIN, SEGMENT_SLOTS_MIN, HostArena
+from looseleaf.services.worker_daemon.arena import COOL_SLOTS_PER_STEP, SEGMENT_BYTES_MIN, SEGMENT_SLOTS_MIN, HostArena
 from looseleaf.services.worker_daemon.core import arena_room
 from looseleaf.services.worker_daemon.core.arena_room import Marks
 from looseleaf.services.worker_daemon.core.region_table import RegionKey, Slot
@@ -52,10 +54,14 @@ class Locator:
 
 
 def with_regions(
-    locator: Locator, work: Callable[[HostRegions], Awaitable[None]], marks: Marks | None = None
+    locator: Locator,
+    work: Callable[[HostRegions], Awaitable[None]],
+    marks: Marks | None = None,
+    *,
+    arena_bytes: int = SEGMENT_BYTES_MIN,
 ) -> None:
     async def main() -> None:
-        arena = HostArena(SEGMENT_BYTES_MIN)
+        arena = HostArena(arena_bytes)
         with ThreadPoolExecutor(2) as executor:
             regions = HostRegions(arena, locator, HostId("h0"), executor, marks)
             try:
@@ -71,7 +77,7 @@ def test_put_region_is_read_back() -> None:
     async def work(regions: HostRegions) -> None:
         key, data = region(1)
         await regions.put(key, memoryview(data), "kernel")
-        assert regions.read(key) == data
+        assert read(regions, key) == data
         assert regions.missing([key, region(2)[0]], "worker") == [1]
 
     with_regions(Locator(), work)
@@ -187,8 +193,8 @@ def test_full_arena_evicts_what_is_kept_elsewhere_and_says_so() -> None:
         regions.unpin("version", [items[0][0], items[1][0]])
         key, data = region(1000)
         await regions.put(key, memoryview(data), "kernel")
-        assert regions.read(key) == data
-        await regions._news.told()
+        assert read(regions, key) == data
+        await told(regions)
         assert set(locator.forgotten) == {items[0][0], items[1][0]}
 
     with_regions(locator, work)
@@ -304,7 +310,7 @@ def test_eviction_that_cannot_be_told_makes_room_all_the_same_and_is_told_later(
         locator.deaf = 1_000_000
         await regions.put(back, memoryview(its_data), "save")
         locator.deaf = 3
-        await regions._news.told()
+        await told(regions)
         assert len(locator.forgotten) == SEGMENT_SLOTS_MIN - 1 and back not in locator.forgotten
 
     locator = DeafLocator()
@@ -343,7 +349,7 @@ def test_bytes_of_a_source_that_are_not_what_was_asked_for_are_not_kept() -> Non
 
     async def work(regions: HostRegions) -> None:
         await regions.ensure([key], "kernel")
-        assert regions.read(key) == data and good.asked == [key]
+        assert read(regions, key) == data and good.asked == [key]
 
     with_regions(Locator(wrong, good), work)
 
@@ -452,5 +458,34 @@ def test_admitted_save_finds_its_slots_though_restores_want_them() -> None:
 
 
 def test_marks_follow_the_settings() -> None:
-    assert marks_of(100 * REGION_BYTES, 90, 75, None) == Marks(100, 90, 75, 75)
-    assert marks_of(3 * REGION_BYTES, 10, 1, 5 * REGION_BYTES) == Marks(3, 1, 1, 5)
+    assert marks_of(100, 90, 75, None) == Marks(100, 90, 75, 75)
+    assert marks_of(3, 10, 1, 5 * REGION_BYTES) == Marks(3, 1, 1, 5)
+
+
+def test_saves_are_admitted_up_to_what_the_arena_can_hold_and_no_further() -> None:
+    async def work(regions: HostRegions) -> None:
+        with pytest.raises(CapacityExceeded, match="ARENA_FULL"):
+            await regions.admit("too large", SEGMENT_SLOTS_MIN + 1)
+        await regions.admit("save", SEGMENT_SLOTS_MIN)
+        regions.end_save("save")
+
+    with_regions(Locator(), work, arena_bytes=SEGMENT_BYTES_MIN + 9 * REGION_BYTES)
+
+
+def test_memory_of_many_slots_is_given_back_in_steps_beside_other_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arena_module, "WARM_SLOTS_MAX", 2)
+
+    async def work(regions: HostRegions) -> None:
+        arena = regions.arena
+        arena.keep_warm(0)
+        await fill(regions, range(30), "save")
+        regions.unpin("save")
+        assert len(arena._warm) == 30, "nothing on the call's own time"
+        steps = [30]
+        while arena.too_warm:
+            await asyncio.sleep(0)
+            steps.append(len(arena._warm))
+        assert max(before - after for before, after in pairwise(steps)) <= COOL_SLOTS_PER_STEP
+        assert steps[-1] == 2 and len(arena._free) == SEGMENT_SLOTS_MIN - 2
+
+    with_regions(Locator(), work)

@@ -114,7 +114,8 @@ def test_evict_takes_least_recently_used_first() -> None:
     for index, key in enumerate(KEYS[:3]):
         table.add(key, Slot(0, index), owner="fetch", fetched=True)
     table.unpin("fetch")
-    table.slot_of(KEYS[0])
+    table.pin(KEYS[0], "map")
+    table.unpin("map")
     assert [key for key, _slot in table.evict(2)] == [KEYS[1], KEYS[2]]
 
 
