@@ -13,12 +13,16 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import PurePath
 from typing import Any, Final
 
+from looseleaf.devices.hook import PostImportHook
 from looseleaf.devices.touch import GpuTouch, TouchWatch, is_importing
 
 # Effects that are told; one is enough to decide.
 EFFECTS_MAX: Final = 5
+# Temporary files and folders of one cell that are known as such; further ones count as any file.
+TEMPORARY_MAX: Final = 256
 _PATH_CHARS_MAX: Final = 80
 _WRITING: Final = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _PROCESS: Final = "started a process"
@@ -27,6 +31,8 @@ _PLAIN: Final = {
     "subprocess.Popen": _PROCESS, "os.system": _PROCESS, "os.posix_spawn": _PROCESS, "os.spawn": _PROCESS,
     "os.exec": _PROCESS, "os.fork": _PROCESS, "os.forkpty": _PROCESS, "pty.spawn": _PROCESS,
     "socket.sendto": _NETWORK, "socket.sendmsg": _NETWORK, "socket.bind": _NETWORK, "socket.connect": _NETWORK,
+    # A request by a connection that is open already is no event of a socket.
+    "http.client.send": _NETWORK,
     "os.kill": "sent a signal", "os.killpg": "sent a signal", "signal.pthread_kill": "sent a signal",
 }  # fmt: skip
 _ON_PATHS: Final = {
@@ -34,6 +40,10 @@ _ON_PATHS: Final = {
     "os.symlink": "linked", "os.truncate": "cut", "os.chmod": "changed", "os.chown": "changed",
     "os.setxattr": "changed", "os.removexattr": "changed",
 }  # fmt: skip
+# `tempfile` tells of each name before it uses it.
+_TEMPORARY: Final = frozenset({"tempfile.mkstemp", "tempfile.mkdtemp"})
+# Their second argument is -1 or the number of an open folder that the path begins in.
+_WITH_FOLDER: Final = frozenset({"os.remove", "os.rmdir"})
 # What `threading` starts threads by, in one Python or another; only newer ones tell of it.
 _STARTERS: Final = ("_start_new_thread", "_start_joinable_thread")
 # Threads of these show progress, or are the kernel's own.
@@ -54,6 +64,16 @@ class Effects:
     def __init__(self, touch: TouchWatch) -> None:
         self._touch = touch
         self.seen: list[str] = []
+        self._temporary: set[str] = set()
+
+    def made_temporary(self, path: Any) -> None:
+        """`tempfile` is about to make this file or folder, in any thread: what becomes of it is no effect."""
+        if len(self._temporary) < TEMPORARY_MAX and isinstance(path, (str, bytes)):
+            self._temporary.add(os.fsdecode(path))
+
+    def is_temporary(self, path: str) -> bool:
+        """Whether `tempfile` made it for this cell, or the folder that it is in."""
+        return bool(self._temporary) and not self._temporary.isdisjoint(_with_parents(path))
 
     def note(self, what: str) -> None:
         """The cell is about to have this effect."""
@@ -77,14 +97,25 @@ def watched(effects: Effects) -> Iterator[None]:
     """Inside, what this process does outside is told to `effects`."""
     global _watched
     _add_hook()
-    undo = [_telling(module, name, _written_to) for module, name in _WRITERS]
-    undo += [_telling("threading", name, _started) for name in _STARTERS]
+    undo: list[Callable[[], None]] = []
+    told = [*((*writer, _written_to) for writer in _WRITERS), *(("threading", name, _started) for name in _STARTERS)]
+
+    def tell_of(*each: Any) -> None:
+        undo.append(_telling(*each))
+
+    # The cell may be the first to import one.
+    hooks = [PostImportHook(each[0], functools.partial(tell_of, *each)) for each in told]
+    for hook in hooks:
+        hook.start()
     _watched = effects
     try:
         yield
     finally:
         _watched = None
-        for each in undo:
+        for hook in hooks:
+            hook.stop()
+        # One module may have been wrapped twice: cv2 imports itself.
+        for each in reversed(undo):
             each()
 
 
@@ -98,13 +129,15 @@ def _add_hook() -> None:
     global _is_hooked
     if not _is_hooked:
         _is_hooked = True
-        _temporary()
+        _folder()
         sys.addaudithook(_hear)
 
 
 def _hear(event: str, args: tuple[Any, ...]) -> None:
     if (effects := _watched) is not None and event in _TOLD:
-        if what := effect_of(event, args):
+        if event in _TEMPORARY:
+            effects.made_temporary(args[0])
+        elif what := effect_of(event, args):
             effects.tell(what)
 
 
@@ -122,8 +155,13 @@ def _telling(module: str, name: str, effect: Callable[[tuple[Any, ...]], str]) -
             effects.tell(what)
         return original(*args, **kwargs)
 
+    def undo() -> None:
+        # Unless the cell has put another there.
+        if getattr(owner, name, None) is telling:
+            setattr(owner, name, original)
+
     setattr(owner, name, telling)
-    return lambda: setattr(owner, name, original)
+    return undo
 
 
 def _written_to(arguments: tuple[Any, ...]) -> str:
@@ -142,7 +180,8 @@ def effect_of(event: str, args: tuple[Any, ...]) -> str:
         path, flags = args[0], args[2]
         return _on_path("wrote to", path) if isinstance(flags, int) and flags & _WRITING else ""
     if event in _ON_PATHS:
-        return _on_path(_ON_PATHS[event], args[0])
+        path, folder = args[0], args[1] if event in _WITH_FOLDER else -1
+        return _on_path(_ON_PATHS[event], path if folder == -1 else _inside(folder, path))
     if event == "sqlite3.connect":
         return "" if args[0] == ":memory:" else _on_path("opened the database", args[0])
     if event.startswith("socket.") and getattr(args[0], "family", None) == getattr(socket, "AF_UNIX", None):
@@ -150,22 +189,34 @@ def effect_of(event: str, args: tuple[Any, ...]) -> str:
     return _PLAIN.get(event, "")
 
 
-_TOLD: Final = frozenset({"open", "sqlite3.connect", *_PLAIN, *_ON_PATHS})
+_TOLD: Final = frozenset({"open", "sqlite3.connect", *_PLAIN, *_ON_PATHS, *_TEMPORARY})
 
 
 @functools.cache
-def _temporary() -> str:
-    """What the paths of tempfile's files begin with. Finding out tries the folder: not in a hook that hears of it."""
-    return os.path.join(tempfile.gettempdir(), tempfile.gettempprefix())
+def _folder() -> str:
+    """Where tempfile makes its files. Finding out tries the folder: not in a hook that hears of it."""
+    return tempfile.gettempdir()
+
+
+def _inside(folder: int, path: Any) -> Any:
+    try:
+        return os.path.join(os.readlink(f"/proc/self/fd/{folder}"), os.fsdecode(path))
+    except (OSError, TypeError):
+        return path
+
+
+def _with_parents(path: str) -> list[str]:
+    return [path, *map(str, PurePath(path).parents)]
 
 
 def _on_path(verb: str, path: Any) -> str:
-    """`verb` with the path; empty for what outlives nothing: devices, temporary files, an open file's number."""
+    """`verb` with the path; empty for what outlives nothing: devices, the cell's temporary files, open numbers."""
     if not isinstance(path, (str, bytes, os.PathLike)):
         return ""
     text = os.fsdecode(path)
     # A folder is opened for writing only to make a nameless file in it.
-    nameless = text == os.path.dirname(_temporary())
-    if nameless or text == os.devnull or text.startswith((_temporary(), "/proc/")):
+    if text in (_folder(), os.devnull) or text.startswith("/proc/"):
+        return ""
+    if (effects := _watched) is not None and effects.is_temporary(text):
         return ""
     return f"{verb} {text if len(text) <= _PATH_CHARS_MAX else '…' + text[-_PATH_CHARS_MAX:]!r}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import os
 import socket
 import sqlite3
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +20,7 @@ import pytest
 from looseleaf.devices.touch import GpuTouch, TouchWatch, touch_in, watched
 from looseleaf.devices.touch import tell as tell_touch
 from looseleaf.kernel import effects
-from looseleaf.kernel.effects import EFFECTS_MAX, Effects, effect_of
+from looseleaf.kernel.effects import EFFECTS_MAX, TEMPORARY_MAX, Effects, effect_of
 
 
 def seen_of(act: Callable[[], object]) -> list[str]:
@@ -68,6 +70,46 @@ def test_reading_probing_and_temporary_files_are_no_effects(tmp_path: Path) -> N
     assert seen_of(act) == []
     sys.path.remove(str(tmp_path))
     assert effect_of("open", (3, "w", os.O_WRONLY)) == "" == effect_of("import", ("os",))
+
+
+def test_temporary_is_only_what_tempfile_made_for_the_cell(tmp_path: Path) -> None:
+    def own() -> None:
+        with tempfile.TemporaryDirectory() as folder, tempfile.NamedTemporaryFile("w", suffix=".csv") as file:
+            Path(folder, "a.txt").write_text("x")
+            file.write("x")
+
+    assert seen_of(own) == []
+    for path in (Path(tempfile.gettempdir(), "tmp_results.csv"), tmp_path / "tmpabcd1234"):
+        assert any(path.name in what for what in seen_of(lambda path=path: path.write_text("x"))), path  # type: ignore[misc]
+        path.unlink()
+    found = Effects(TouchWatch(raises=True))
+    for number in range(TEMPORARY_MAX + 1):
+        found.made_temporary(f"/tmp/tmp{number}")
+    assert found.is_temporary("/tmp/tmp0/a") and not found.is_temporary(f"/tmp/tmp{TEMPORARY_MAX}")
+
+
+def test_request_on_an_open_connection_is_seen() -> None:
+    ours, theirs = socket.socketpair()
+    connection = http.client.HTTPConnection("localhost")
+    connection.sock = ours
+    with ours, theirs:
+        assert seen_of(lambda: connection.request("POST", "/", b"x")) == ["used the network"]
+
+
+def test_writer_is_watched_when_the_cell_imports_it_and_what_the_cell_puts_there_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_writer.py").write_text("def write(path): pass\n")
+    monkeypatch.setattr(effects, "_WRITERS", (("own_writer", "write"),))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    finders = list(sys.meta_path)
+    assert seen_of(lambda: __import__("own_writer").write("a.bin")) == ["wrote to 'a.bin'"]
+    module = sys.modules["own_writer"]
+    assert not hasattr(module.write, "__wrapped__") and sys.meta_path == finders
+    mine = types.SimpleNamespace()
+    seen_of(lambda: setattr(module, "write", mine))
+    assert module.write is mine
+    del sys.modules["own_writer"]
 
 
 def test_effects_that_are_told_are_bounded() -> None:
