@@ -27,11 +27,15 @@ class GpuTouch(BaseException):
 
 
 class TouchWatch:
-    """One cell. `used`: what it used first, empty until then. `raises`: see the module; else uses are only noted."""
+    """One cell. `used`: what it used first, empty until then. `raises`: see the module; else uses are only noted.
+
+    `probed`: as `used`, by imports, which only probe: each process repeats them. It counts if it ended the cell.
+    """
 
     def __init__(self, *, raises: bool) -> None:
         self.raises = raises
         self.used = ""
+        self.probed = ""
         self._thread = threading.get_ident()
         self._pid = os.getpid()
 
@@ -40,8 +44,9 @@ class TouchWatch:
         return threading.get_ident() == self._thread and os.getpid() == self._pid
 
     def tell(self, used: str) -> None:
-        """Notes a use; raises GpuTouch if the cell is to be left. Imports only probe: each process repeats them."""
+        """Notes a use; raises GpuTouch if the cell is to be left."""
         if is_importing():
+            self.probed = self.probed or used
             return
         self.used = self.used or used
         if self.raises and self.is_own_thread():

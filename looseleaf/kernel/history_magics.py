@@ -39,7 +39,7 @@ def register_history_magics(
     """Makes `%looseleaf` known to `shell`. `running_source()`: the text of the cell that runs."""
 
     def looseleaf(line: str) -> None:
-        """Versions of this notebook's state: log, diff, checkout, restore, status."""
+        """Versions of this notebook's state: log, diff, checkout, restore, status; explain: of where cells ran."""
         try:
             asked = parse_history_line(line)
             explains = asked.command == "explain"

@@ -31,10 +31,14 @@ def interrupts_call(callback: Callable[[], None], at_once: Callable[[], None]) -
 
 
 @contextmanager
-def interrupts_ignored() -> Iterator[None]:
-    """Inside, SIGINT does nothing: from a cell's end to its reply nothing is left to interrupt. Main thread only."""
-    with _handling(lambda _number, _frame: None):
-        yield
+def interrupts_held() -> Iterator[Callable[[], bool]]:
+    """Inside, SIGINT breaks nothing off; what it gives tells whether one came. Main thread only.
+
+    From a cell's end to its reply nothing is left to interrupt, unless the cell is to run once more.
+    """
+    came: list[int] = []
+    with _handling(lambda number, _frame: came.append(number)):
+        yield lambda: bool(came)
 
 
 class RequestInterrupts:

@@ -27,7 +27,7 @@ from looseleaf.kernel.forwarder import COMM_TYPES, Publishers, error_text, publi
 from looseleaf.kernel.gpu_run import CellFrame, GpuRun, GpuRunOutcome
 from looseleaf.kernel.history_magics import refuse_on_worker, register_history_magics
 from looseleaf.kernel.idle_commits import IdleCommits
-from looseleaf.kernel.interrupts import RequestInterrupts, interrupts_call, interrupts_ignored
+from looseleaf.kernel.interrupts import RequestInterrupts, interrupts_call, interrupts_held
 from looseleaf.kernel.label_log import LabelLog, observed_here, observed_there
 from looseleaf.kernel.left_notes import LeftNotes
 from looseleaf.kernel.logs import log_to_file
@@ -220,7 +220,7 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         count: int = self.shell.execution_count
         began_s = time.monotonic()
         reply = await trial.run(run_here)
-        with interrupts_ignored():
+        with interrupts_held() as interrupted:
             run_s = time.monotonic() - began_s
             session.threads.after_cell()
             if trial.used and recipe.confidence < 1.0:
@@ -236,6 +236,8 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         log.info("cell_runs_again cell=%s", cell.request.cell_id)
         flush_streams()
         publish_output(self._publishers.request(self.get_parent("shell")), {"type": "clear_output", "wait": False})
+        if interrupted():
+            raise KeyboardInterrupt
         return await self._run_on_worker(cell)
 
     def _refuse_elsewhere(self, cell: Cell) -> None:

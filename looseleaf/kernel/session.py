@@ -14,6 +14,7 @@ from typing import Any, Final
 from looseleaf import devices
 from looseleaf.checkpoint.history import checked_out_version
 from looseleaf.checkpoint.manifest import Manifest
+from looseleaf.checkpoint.reports import AdvanceReport
 from looseleaf.checkpoint.stub import tell_whereabouts
 from looseleaf.checkpoint.tracker import StateTracker
 from looseleaf.devices.description import described
@@ -256,8 +257,9 @@ class KernelSession:
     def roll_back(self, version: Version) -> None:
         """Makes the live state that of `version` again, which this kernel committed before the cell that has just run.
 
-        What the cell did becomes a version of its own, between both. Raises as `commit` and `StateTracker.check_out`;
-        then the state is as the cell left it.
+        What the cell did becomes a version of its own, between both. Nothing of `version` may be lazy: it would be
+        gone. Raises as `commit` and `StateTracker.check_out`, and Unavailable `NO_CLUSTER` without a daemon; then the
+        state is as the cell left it.
         """
         assert self.tracker is not None
         _head, data = self.tracker.io.manifest(version)
@@ -265,10 +267,13 @@ class KernelSession:
             raise NotFound("VERSION_UNKNOWN", f"version {version} of this session is not in the store", version=version)
         self.changed()
         self.commit(())
+        if self._link.live is None:
+            raise Unavailable("NO_CLUSTER", "the connection to the LooseLeaf cluster was lost")
         if self.version == version:
             return
         with self.rebinding():
-            self.tracker.check_out(data, new_execution_id())
+            report = self.tracker.check_out(data, new_execution_id())
+        self._note_problems(report)
         self.runs.saved(self.version)
         log.info("rolled_back source=%s version=%s", version, self.version)
 
@@ -356,6 +361,9 @@ class KernelSession:
             return
         with self.rebinding():
             report = self.tracker.advance(manifest)
+        self._note_problems(report)
+
+    def _note_problems(self, report: AdvanceReport) -> None:
         for problem in report.problems:
             if problem not in self._told and len(self._told) < PROBLEMS_TOLD_MAX:
                 self._told.add(problem)

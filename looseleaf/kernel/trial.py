@@ -3,6 +3,7 @@ taken back and it runs on a worker (design §4: a wrong label costs time, never 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from looseleaf.errors import LooseLeafError, PreconditionFailed
 from looseleaf.ids import Version
 from looseleaf.kernel import effects
 from looseleaf.kernel.effects import Effects
+from looseleaf.kernel.loop_work import LoopWork
 from looseleaf.kernel.needs import names_to_commit
 from looseleaf.kernel.session import KernelSession
 from looseleaf.kernel.shell_undo import OpenedComms, ShellUndo
@@ -48,13 +50,18 @@ def _top(module: str) -> str:
     return module.partition(".")[0]
 
 
-def why_not_again(seen: Sequence[str], unsaved: Collection[str], recipe: Recipe, *, threads_left: bool) -> str:
+def why_not_again(
+    seen: Sequence[str], unsaved: Collection[str], recipe: Recipe, *, threads_left: bool, waiting: str = ""
+) -> str:
     """Why a cell that used a GPU cannot be taken back and run again, as what it did; empty if it can.
 
     `seen`: its effects outside. `unsaved`: variables that no version has. `threads_left`: threads of earlier cells run.
+    `waiting`: what it left in the event loop, which would run here besides.
     """
     if seen:
         return f"it {' and '.join(seen[:2])} before"
+    if waiting:
+        return f"it left work in the notebook's event loop, {waiting}, which goes on there"
     if used := sorted(set(recipe.names).intersection(unsaved)):
         return f"it may have changed `{used[0]}`, which no version can hold"
     if threads_left:
@@ -80,6 +87,7 @@ class Trial:
         self._effects = Effects(self._watch)
         self.undo = ShellUndo(shell) if self.raises else None
         self._comms = OpenedComms(comm_manager)
+        self._waiting = ""
 
     @property
     def used(self) -> str:
@@ -95,25 +103,31 @@ class Trial:
         session = self._session
         try:
             session.commit(names_to_commit(self._recipe))
+            if session.manifest is not None and session.manifest.lazy_bytes():
+                # What only this process has could not come back with the version, needed by the cell or not.
+                session.commit()
         except LooseLeafError as error:
             # Then it runs as if it were certain: a use of a GPU is refused where it happens.
             log.warning("commit_failed %s", error)
             return Version(0)
         manifest = session.manifest
-        lacks = manifest is None or manifest.lacks_bytes_of(names_to_commit(self._recipe))
-        return Version(0) if lacks else session.version
+        return Version(0) if manifest is None or manifest.lazy_bytes() else session.version
 
     async def run(self, run_here: Callable[[], Any]) -> dict[str, Any]:
         """The cell's reply, watched; its own GpuTouch is not shown."""
+        work = LoopWork(asyncio.get_running_loop())
         with self._watching():
             try:
                 reply: dict[str, Any] = await run_here()
             except GpuTouch as left:
                 # Raised where no cell catches it, such as in a display hook.
                 reply = {"status": "error", "ename": type(left).__name__, "evalue": str(left), "traceback": []}
+        self._waiting = work.new()
         if not self._watch.used and self._session.has_gpus and reply.get("status") == "error":
-            # Past all that refuses.
-            self._watch.used = touch.touch_in(str(reply.get("ename")), str(reply.get("evalue")))
+            # An import that needs a GPU ended the cell; else past all that refuses.
+            ename, evalue = str(reply.get("ename")), str(reply.get("evalue"))
+            probed = self._watch.probed if "CUDA_IN_CPU_CELL" in evalue else ""
+            self._watch.used = probed or touch.touch_in(ename, evalue)
         return reply
 
     @contextmanager
@@ -134,15 +148,17 @@ class Trial:
             return "it was interrupted"
         session = self._session
         unsaved = session.tracker.unsaved_here if session.tracker is not None else ()
-        if why := why_not_again(self._effects.seen, unsaved, self._recipe, threads_left=session.threads.may_write()):
+        threads_left = session.threads.may_write()
+        seen = self._effects.seen
+        if why := why_not_again(seen, unsaved, self._recipe, threads_left=threads_left, waiting=self._waiting):
             return why
         assert self.undo is not None
         try:
             refuse()
-            self._comms.close()
             session.roll_back(self._version)
         except LooseLeafError as error:
             return f"what it did cannot be taken back: {error.message or error.reason}"
+        self._comms.close()
         self.undo.undo()
         return ""
 
@@ -153,10 +169,12 @@ class Trial:
         """
         if reply.get("ename") == "KeyboardInterrupt" or (not self.raises and reply.get("status") == "error"):
             return None
+        # Without a guess nothing is learned of it.
+        again = "Run it again: its next run gets" if self._recipe.guess else "Make %%gpu its first line: then it gets"
         text = (
             f"This cell ran on the CPU, because nothing in it seemed to need a GPU, but it uses one ({self.used}). It "
             f"was not run again on a GPU by itself: {why or 'nothing was saved before it, as its label seemed certain'}"
-            ". Variables are as its statements left them. Run it again: its next run gets a GPU."
+            f". Variables are as its statements left them. {again} a GPU."
         )
         return PreconditionFailed("RERUN_REFUSED", text, used=self.used)
 
@@ -164,7 +182,7 @@ class Trial:
 @contextmanager
 def _quiet_about_touch(shell: Any) -> Iterator[None]:
     """A GpuTouch that leaves a cell is no error to show."""
-    show = shell.showtraceback
+    show, own = shell.showtraceback, vars(shell).get("showtraceback")
 
     def showtraceback(*args: Any, **kwargs: Any) -> None:
         if not isinstance(sys.exc_info()[1], GpuTouch):
@@ -174,4 +192,8 @@ def _quiet_about_touch(shell: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        del shell.showtraceback
+        # Unless the cell has put another there.
+        if vars(shell).get("showtraceback") is showtraceback:
+            del shell.showtraceback
+            if own is not None:
+                shell.showtraceback = own
