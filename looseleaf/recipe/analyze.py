@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ast
 import functools
-import warnings
 from dataclasses import replace
 
 from looseleaf.recipe.facts import SOURCE_CHARS_MAX, CellFacts, Read, source_hash
 from looseleaf.recipe.flat import flat_facts
 from looseleaf.recipe.magics import commands_of, is_install, magic_call, may_be_persons
 from looseleaf.recipe.transform import Transformed, python_of, transform
-from looseleaf.recipe.tree import UNPARSEABLE
+from looseleaf.recipe.tree import UNPARSEABLE, without_warnings
 from looseleaf.recipe.unfold import unfold
 from looseleaf.recipe.visitor import CellVisitor
 
@@ -71,8 +70,7 @@ def _without_body(moved: Transformed) -> Transformed:
 
 
 def _visited(digest: str, moved: Transformed, future_annotations: bool) -> CellFacts:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with without_warnings(moved.python):
         tree = moved.tree or ast.parse(moved.python)
         visitor = CellVisitor(moved.python, future_annotations=future_annotations)
         for expression in moved.reads:

@@ -25,7 +25,7 @@ from looseleaf.recipe.magics import (
 )
 from looseleaf.recipe.scopes import CodeNode, ScopeTable
 from looseleaf.recipe.tokens import token_names
-from looseleaf.recipe.tree import nodes_of
+from looseleaf.recipe.tree import nodes_of, parse
 
 
 def code_facts(node: CodeNode, table: ScopeTable) -> CodeFacts:
@@ -87,7 +87,7 @@ def _texts_in(call: ast.Call) -> Iterator[str]:
             yield from token_names(magic.line)
     for text in texts:
         try:
-            tree = ast.parse(text.strip())
+            tree = parse(text.strip())
         except (SyntaxError, ValueError):
             continue
         yield from (n.id for n in nodes_of(tree) if isinstance(n, ast.Name))

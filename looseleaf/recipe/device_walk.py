@@ -14,7 +14,7 @@ from dataclasses import replace
 from looseleaf.recipe.cues import is_host_attr
 from looseleaf.recipe.dynamic import root_name
 from looseleaf.recipe.outside import NO_BACKGROUND, Background, CueKind, DeviceCue, OutsideRules
-from looseleaf.recipe.tree import UNPARSEABLE, Handlers
+from looseleaf.recipe.tree import UNPARSEABLE, Handlers, parse
 from looseleaf.recipe.values import UNKNOWN, Value, chooses_gpu, is_gpu_name, join, known
 
 Lookup = Callable[[str], Value]
@@ -126,7 +126,7 @@ class DeviceWalk(OutsideRules):
     def cue_in(self, program: str) -> DeviceCue | None:
         walk = DeviceWalk(lambda _: UNKNOWN, Background(uses_framework=lambda: True))
         try:
-            walk.run(ast.parse(program))
+            walk.run(parse(program))
         except UNPARSEABLE:
             return None
         # No question of another process is answered for the pool.

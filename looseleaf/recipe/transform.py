@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from dataclasses import dataclass, field, replace
 
 from IPython.core.inputtransformer2 import TransformerManager, leading_empty_lines, leading_indent
@@ -22,7 +21,7 @@ from looseleaf.recipe.magics import (
     interpolated_expressions,
     without_options,
 )
-from looseleaf.recipe.tree import UNPARSEABLE, parse
+from looseleaf.recipe.tree import UNPARSEABLE, parse, without_warnings
 
 # A cell magic in a cell magic, such as %%gpu above %%time; more than this is refused as text that does not parse.
 NESTED_MAGICS_MAX = 8
@@ -102,9 +101,7 @@ def _python_of(text: str) -> tuple[str, ast.Module | None]:
             if not _TRANSFORMED.search(text):
                 return text, None
     try:
-        with warnings.catch_warnings():
-            # Of line separators that it splits at and Python does not.
-            warnings.simplefilter("ignore")
+        with without_warnings(text):
             return str(_TRANSFORMS.transform_cell(magic)), None
     except (*UNPARSEABLE, LookupError, AssertionError):
         # It stumbles over some texts that are no Python, such as `=%` before a backslash.

@@ -3,17 +3,39 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
 
 # Parsing, symbol tables and our own recursion answer unusual texts with any of these.
 UNPARSEABLE = (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError)
 
+# Python's parser warns of backslashes that begin no escape and of words that follow a number at once; IPython's
+# transforms pass on what it says of line separators that only they split at.
+_NUMBER_AND_WORD: Final = re.compile(r"(?<![\w.])[0-9][\w.]*(?:and|else|for|if|in|is|not|or)\b")
+_ESCAPE_OR_SEPARATOR: Final = re.compile(r"""\\[^'"\\abfnrtvx0-3\n]|[\v\f\x1c-\x1e\x85\u2028\u2029]""")
 
-def parse(python: str) -> ast.Module:
-    """`ast.parse` without the warnings that the text itself earns; they are the run's to give. Raises as it does."""
+
+@contextmanager
+def without_warnings(text: str) -> Iterator[None]:
+    """Inside, parsing `text` gives no warning: that is the run's to give.
+
+    Filters of warnings are the process's, and another thread may run a person's cell: they are touched only for a text
+    of which Python may warn.
+    """
+    if not (_ESCAPE_OR_SEPARATOR.search(text) or _NUMBER_AND_WORD.search(text)):
+        yield
+        return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        yield
+
+
+def parse(python: str) -> ast.Module:
+    """`ast.parse` without the warnings that the text itself earns. Raises as it does."""
+    with without_warnings(python):
         return ast.parse(python)
 
 
