@@ -56,6 +56,7 @@ def test_engine_is_found_by_its_entry_point() -> None:
     assert papermill_engines.get_engine("looseleaf") is LooseLeafEngine
 
 
+@pytest.mark.slow
 def test_papermill_program_runs_a_notebook_with_parameters_and_progress(jupyter_path: Path, tmp_path: Path) -> None:
     source = write_notebook_of(
         tmp_path / "in.ipynb", "x = 1", "%%gpu\nprint('gpu', x)", "x * 2", c0={"tags": ["parameters"]}

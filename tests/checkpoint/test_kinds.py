@@ -416,7 +416,11 @@ import sklearn; sklearn.set_config(transform_output="pandas")
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# Processes of their own, or a large library.
+SLOW = frozenset({"loaders with persistent workers", "scikit-learn"})
+
+
+@pytest.mark.parametrize("kind", [pytest.param(kind, marks=pytest.mark.slow) if kind in SLOW else kind for kind in KINDS])
 def test_kind_restored_in_another_process_is_the_same(process, kind):
     cells, expression = KINDS[kind]
     unsaved = process(f"cell({cells!r}); result = [[u.name, u.reason, u.path, u.detail] for u in save().unsaved]")

@@ -111,6 +111,7 @@ def test_frontend_restarted_between_cells_gets_the_log_again(cluster: LocalClust
     assert shared.ok("twice(torch.ones(3)).sum().item()").value == "6.0"
 
 
+@pytest.mark.slow
 def test_no_cluster_cpu_cells_run_and_the_first_gpu_cell_says_so(new_notebook: NewNotebook, tmp_path: Path) -> None:
     lonely = new_notebook(endpoint=tmp_path / "nobody.sock")
     assert lonely.ok("import torch\nx = torch.ones(3)\nx.sum().item()").value == "3.0"
@@ -145,6 +146,7 @@ def test_generator_of_the_kernel_still_works_there(notebook: Any) -> None:
     assert refused.status == "error" and "numbers" in refused.error
 
 
+@pytest.mark.slow
 def test_two_notebooks_share_one_gpu_in_turn(new_notebook: NewNotebook) -> None:
     one, two = new_notebook(), new_notebook()
     for notebook in (one, two):

@@ -45,7 +45,7 @@ def interrupt(notebook: Any, way: str) -> None:
         notebook.client.get_control_msg(timeout=30)
 
 
-@pytest.mark.parametrize("way", ["signal", "message"])
+@pytest.mark.parametrize("way", [pytest.param("signal", marks=pytest.mark.slow), "message"])
 @pytest.mark.parametrize("wait", WAITS)
 def test_interrupt_ends_the_wait_and_the_next_cell_runs(shared: Any, wait: str, way: str) -> None:
     message_id = begin(shared, "kept = 41\n" + WAITS[wait])

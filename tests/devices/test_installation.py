@@ -284,6 +284,7 @@ def test_hooks_for_one_module_all_call_back_in_the_order_of_their_start(tmp_path
     del sys.modules["watched_module"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("role", ["worker", "kernel"])
 def test_raw_access_holds_also_where_torch_is_imported_inside_it(role: str) -> None:
     code = (

@@ -57,6 +57,7 @@ def test_spawned_child_has_the_same_virtual_devices(child) -> None:
     assert _in_child(child.look) == ("cuda:1", 2, 1 << 30)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.leaks_ok("multiprocessing's resource tracker")
 def test_spawned_child_of_a_kernel_is_refused_as_the_kernel_is(child) -> None:
@@ -72,6 +73,7 @@ def test_nothing_is_told_to_children_after_uninstall() -> None:
     assert "looseleaf_devices" not in multiprocessing.spawn.get_preparation_data("child")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("virtual")
 def test_interpreter_started_by_hand_has_no_virtual_devices() -> None:
     code = "import torch; print(torch.cuda.is_available())"

@@ -60,5 +60,6 @@ def test_warnings_are_shown_as_often_and_where_torch_shows_them_without_us(plain
     assert shown(INSTALL) == plain
 
 
+@pytest.mark.slow
 def test_warnings_are_shown_as_before_after_uninstall(plain: list[str]) -> None:
     assert shown(f"{INSTALL}\ndevices.uninstall()") == plain
