@@ -120,7 +120,8 @@ class CellExecution:
             # A process that has opened a GPU cannot change to another one.
             wanted = None
         if required and wanted is None:
-            raise holder_gone(self.start.needed_names, "the process that kept it has ended")
+            how = self._pool.how_holder_ended(lease.worker_id)
+            raise holder_gone(self.start.needed_names, f"the process that kept it {how}")
         try:
             return await self._run_on(wanted, saved)
         except Unavailable as error:

@@ -208,6 +208,10 @@ class WorkerPool:
         """Workers that ended lately with variables that no version has."""
         return [ended for ended in self._ended_holders if now_s - ended.ended_s < ENDED_HOLDERS_TOLD_S]
 
+    def how_holder_ended(self, worker_id: WorkerId | None) -> str:
+        """Completes the sentence "The process that kept it ..."."""
+        return next((one.why for one in self._ended_holders if one.worker_id == worker_id), "has ended")
+
     def release_unsaved(self, worker_id: WorkerId, session_id: SessionId, names: Iterable[str]) -> None:
         """The session needs these unsaved variables of the worker no more."""
         worker = self._processes.get(worker_id)
