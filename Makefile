@@ -92,7 +92,7 @@ bench: setup  ## measure: pytest-benchmark over bench/, each beside its referenc
 	$(PYTEST) bench -m "not gpu" --benchmark-quiet --benchmark-json=$(OUT)/bench.json $(BENCH_ARGS)
 
 slow: setup  ## run the slow tests that the gate runs too
-	$(PYTEST) -m "slow and not soak and not gpu" -k "not golden" -n $(JOBS) --dist loadfile
+	$(PYTEST) -m "slow and not soak and not gpu" -k "not golden"
 
 soak: setup  ## run all slow tests that are not golden, also those that take minutes each
 	$(PYTEST) -m "slow and not gpu" -k "not golden"

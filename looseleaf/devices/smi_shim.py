@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
@@ -14,6 +15,8 @@ from looseleaf.devices.description import POOL_VARIABLE, GpuDescription, pool_te
 
 SCRIPT: Final = Path(__file__).with_name("nvidia_smi.py")
 PROGRAM: Final = "nvidia-smi"
+# Beside the daemon's socket.
+SMI_FOLDER: Final = "bin"
 
 
 def offer_smi(
@@ -33,6 +36,14 @@ def offer_smi(
     environ[POOL_VARIABLE] = pool_text(count, description)
     if str(folder) not in entries:
         environ["PATH"] = os.pathsep.join([str(folder), *entries])
+
+
+def withdraw_smi(folder: Path) -> None:
+    """Removes the program and the folder; other files that are in it stay."""
+    with contextlib.suppress(OSError):
+        for path in folder.glob(f"*{PROGRAM}*"):
+            path.unlink()
+        folder.rmdir()
 
 
 def _place(folder: Path) -> bool:

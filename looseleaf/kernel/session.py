@@ -18,7 +18,7 @@ from looseleaf.checkpoint.reports import AdvanceReport
 from looseleaf.checkpoint.stub import tell_whereabouts
 from looseleaf.checkpoint.tracker import StateTracker
 from looseleaf.devices.description import described
-from looseleaf.devices.smi_shim import offer_smi
+from looseleaf.devices.smi_shim import SMI_FOLDER, offer_smi
 from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, NotFound, Unavailable
 from looseleaf.ids import Epoch, SessionId, Version, new_execution_id, new_session_id
 from looseleaf.kernel.commit_policy import CommitPolicy
@@ -177,7 +177,7 @@ class KernelSession:
         )  # fmt: skip
         gpu = described(welcome.device, memory_bytes, welcome.gpu)
         # Before the tracker notes what the environment was: it is none of the session's changes.
-        offer_smi(os.environ, self.config.kernel_socket().parent / "bin", welcome.device, welcome.gpus, gpu)
+        offer_smi(os.environ, self.config.kernel_socket().parent / SMI_FOLDER, welcome.device, welcome.gpus, gpu)
         self._devices = wanted
 
     def _device_bytes(self, index: int) -> int:

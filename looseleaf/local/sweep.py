@@ -9,6 +9,7 @@ from typing import Final
 
 import psutil
 
+from looseleaf.devices.smi_shim import SMI_FOLDER, withdraw_smi
 from looseleaf.local import record as records
 from looseleaf.logs import get_logger
 from looseleaf.rpc.address import is_listening
@@ -36,6 +37,7 @@ def sweep(cluster_id: str, run_dir: Path, grace_s: float = 2.0) -> list[str]:
         if not is_listening(path):
             found.append(f"socket {path}")
             path.unlink(missing_ok=True)
+    withdraw_smi(run_dir / SMI_FOLDER)
     for path in records.leftover_memory(cluster_id):
         found.append(f"shared memory {path}")
         path.unlink(missing_ok=True)

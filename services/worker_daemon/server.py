@@ -12,7 +12,7 @@ import structlog
 
 from looseleaf.config import DaemonConfig
 from looseleaf.devices.description import GpuDescription, described
-from looseleaf.devices.smi_shim import offer_smi
+from looseleaf.devices.smi_shim import SMI_FOLDER, offer_smi
 from looseleaf.ids import HostId, LeaseId
 from looseleaf.rpc.address import dialled_address
 from looseleaf.rpc.server import Registration
@@ -238,7 +238,7 @@ class _Builder:
         memory_bytes = self._gpu_memory_bytes()
         gpu = described(self.config.device, memory_bytes, self.gpus[0] if self.gpus else None)
         env = {"PATH": os.environ.get("PATH", os.defpath)}
-        offer_smi(env, self.config.kernel_socket.parent / "bin", self.config.device, self._cell_gpus(), gpu)
+        offer_smi(env, self.config.kernel_socket.parent / SMI_FOLDER, self.config.device, self._cell_gpus(), gpu)
         return {
             **env,
             "LOOSELEAF_HOST_ID": self.host_id,

@@ -11,7 +11,7 @@ import pytest
 
 from looseleaf.devices.description import VIRTUAL, GpuDescription
 from looseleaf.devices.nvidia_smi import answer, main
-from looseleaf.devices.smi_shim import offer_smi
+from looseleaf.devices.smi_shim import offer_smi, withdraw_smi
 
 T4 = GpuDescription("Tesla T4", 15 << 30, 7, 5, 40, "12.4", "550.54.15")
 POOL = {"count": 2, **T4.message()}
@@ -131,3 +131,15 @@ def test_folder_that_cannot_be_written_leaves_the_environment_alone(tmp_path: Pa
     environ = {"PATH": "/bin"}
     offer_smi(environ, tmp_path / "file" / "bin", "emulated", 1, VIRTUAL)
     assert environ == {"PATH": "/bin"}
+
+
+def test_withdrawn_program_leaves_what_others_put_beside_it(tmp_path: Path) -> None:
+    for folder, others in ((tmp_path / "alone", []), (tmp_path / "shared", ["mine"])):
+        offer_smi({}, folder, "emulated", 1, VIRTUAL)
+        for name in others:
+            (folder / name).touch()
+        assert (folder / "nvidia-smi").is_file()
+        withdraw_smi(folder)
+        withdraw_smi(folder)
+        assert folder.is_dir() == bool(others)
+        assert [path.name for path in tmp_path.glob(f"{folder.name}/*")] == others
