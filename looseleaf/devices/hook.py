@@ -1,4 +1,4 @@
-"""Run a callback once `torch` has been imported, now or whenever the person imports it."""
+"""Run a callback once a module such as `torch` has been imported, now or whenever the person imports it."""
 
 from __future__ import annotations
 
@@ -8,47 +8,28 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Final
 
 
-class PostImportHook(importlib.abc.MetaPathFinder):
-    """A finder at the head of `sys.meta_path` that only watches for one module; starts no thread.
+class LastingFinder(importlib.abc.MetaPathFinder):
+    """A finder that is put at the head of `sys.meta_path` once and never leaves it.
 
-    `callback` runs in the importing thread after the module's body ended without an error, before the import statement
-    returns. If it raises, the import raises.
+    An import that is under way in another thread walks the same list: taking an element out makes it pass over the one
+    behind, such as the finder of all files, and fail with a ModuleNotFoundError for what is installed.
     """
 
-    def __init__(self, name: str, callback: Callable[[], None]) -> None:
-        self._name = name
-        self._callback = callback
+    def enter(self) -> None:
+        """Be asked from now on. At the head again if somebody else took it out."""
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
 
-    def start(self) -> None:
-        """Call back at once if the module is there already and complete, else watch for it."""
-        module = sys.modules.get(self._name)
-        spec = getattr(module, "__spec__", None)
-        if module is not None and not getattr(spec, "_initializing", False):
-            self._callback()
-            return
-        sys.meta_path.insert(0, self)
-
-    def stop(self) -> None:
-        """Watch no longer."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname != self._name:
-            return None
-        spec = self._spec_of_those_behind(fullname, path, target)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _CallingLoader(spec.loader, self)
-        return spec
-
-    def _spec_of_those_behind(
+    def spec_of_those_behind(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
     ) -> ModuleSpec | None:
-        # Only those behind: another watcher of the same module asks us, and would be asked by us again without end.
+        """What an import would find without this finder and those before it.
+
+        Only those behind: one before that asks us in the same way would else be asked by us again without end.
+        """
         finders = list(sys.meta_path)
         start = finders.index(self) + 1 if self in finders else 0
         for finder in finders[start:]:
@@ -58,18 +39,76 @@ class PostImportHook(importlib.abc.MetaPathFinder):
                 return spec  # type: ignore[no-any-return]
         return None
 
-    def fire(self) -> None:
-        """The module is complete."""
-        self.stop()
-        self._callback()
+
+class _Watcher(LastingFinder):
+    """Watches for the modules of all hooks. Each step is atomic: a lock might be held when a process is forked."""
+
+    def __init__(self) -> None:
+        # By module, in the order of their start.
+        self.hooks: dict[str, list[PostImportHook]] = {}
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not self.hooks.get(fullname):
+            return None
+        spec = self.spec_of_those_behind(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _CallingLoader(spec.loader, fullname)
+        return spec
+
+    def imported(self, name: str) -> None:
+        """The module is complete: its hooks call back. The first that raises ends it; the others wait on."""
+        hooks = self.hooks.get(name, [])
+        while hooks:
+            hook = hooks[0]
+            hook.stop()
+            hook.callback()
+
+
+WATCHER: Final = _Watcher()
+
+
+class PostImportHook:
+    """Waits for one module; starts no thread.
+
+    `callback` runs in the importing thread after the module's body ended without an error, before the import statement
+    returns. If it raises, the import raises.
+    """
+
+    def __init__(self, name: str, callback: Callable[[], None]) -> None:
+        self._name = name
+        self.callback = callback
+
+    @property
+    def waits(self) -> bool:
+        """Whether it was started, and neither stopped nor has called back."""
+        return self in WATCHER.hooks.get(self._name, ())
+
+    def start(self) -> None:
+        """Call back at once if the module is there already and complete, else watch for it."""
+        module = sys.modules.get(self._name)
+        spec = getattr(module, "__spec__", None)
+        if module is not None and not getattr(spec, "_initializing", False):
+            self.callback()
+            return
+        WATCHER.hooks.setdefault(self._name, []).append(self)
+        WATCHER.enter()
+
+    def stop(self) -> None:
+        """Watch no longer."""
+        try:
+            WATCHER.hooks.get(self._name, []).remove(self)
+        except ValueError:
+            return  # it was not started, or has called back
 
 
 class _CallingLoader(importlib.abc.Loader):
-    """The real loader, and then the hook. Leaves no trace of itself on the module."""
+    """The real loader, and then the hooks. Leaves no trace of itself on the module."""
 
-    def __init__(self, loader: importlib.abc.Loader, hook: PostImportHook) -> None:
+    def __init__(self, loader: importlib.abc.Loader, name: str) -> None:
         self._loader = loader
-        self._hook = hook
+        self._name = name
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return self._loader.create_module(spec)
@@ -80,4 +119,4 @@ class _CallingLoader(importlib.abc.Loader):
             spec.loader = self._loader
         module.__loader__ = self._loader
         self._loader.exec_module(module)
-        self._hook.fire()
+        WATCHER.imported(self._name)

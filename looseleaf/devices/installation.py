@@ -14,7 +14,7 @@ from looseleaf.devices.description import GpuDescription, described
 from looseleaf.devices.framework_answers import FrameworkAnswers
 from looseleaf.devices.hook import PostImportHook
 from looseleaf.devices.patches import PatchSet
-from looseleaf.devices.refusals import RefusingFinder
+from looseleaf.devices.refusals import REFUSALS
 from looseleaf.devices.spawned import watch_spawns
 from looseleaf.devices.virtual import VirtualGpus
 from looseleaf.devices.warned import WarningPlaces
@@ -54,7 +54,6 @@ class Installation:
         # Those who asked for raw access before torch was there, with their threads.
         self._raw_later: list[tuple[int, contextlib.ExitStack]] = []
         self._hook = PostImportHook("torch", self._torch_imported)
-        self._refusals = RefusingFinder()
         self._warnings = WarningPlaces()
         self._patches = PatchSet()
         self._spawn_hook: PostImportHook | None = None
@@ -71,7 +70,7 @@ class Installation:
             self._answers = FrameworkAnswers(self.gpus)
             self._answers.start()
         if self.kind == "emulated" and self.role in ("worker", "reference"):
-            self._refusals.start()
+            REFUSALS.start()
             self._warnings.start()
             _watch_forks(self)
 
@@ -79,7 +78,7 @@ class Installation:
         """Undo everything."""
         _watch_forks(None)
         self._hook.stop()
-        self._refusals.stop()
+        REFUSALS.stop()
         self._warnings.stop()
         if self._spawn_hook is not None:
             self._spawn_hook.stop()

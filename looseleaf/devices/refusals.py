@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.abc
-import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
+from typing import Final
 
+from looseleaf.devices.hook import LastingFinder
 from looseleaf.errors import Unsupported
 
 REAL_GPU_PACKAGES: frozenset[str] = frozenset(
@@ -21,22 +21,27 @@ class VirtualGpuImportError(Unsupported, ImportError):
     """Both: a refusal of LooseLeaf, and what `except ImportError` around an optional import catches."""
 
 
-class RefusingFinder(importlib.abc.MetaPathFinder):
-    """Refuses `REAL_GPU_PACKAGES` that are installed; one that is not fails as anywhere."""
+class RefusingFinder(LastingFinder):
+    """Refuses `REAL_GPU_PACKAGES` that are installed while it is started; one that is not fails as anywhere."""
+
+    def __init__(self) -> None:
+        self._refuses = False
 
     def start(self) -> None:
         """Look at imports from now on."""
-        sys.meta_path.insert(0, self)
+        self._refuses = True
+        self.enter()
 
     def stop(self) -> None:
         """Look no longer."""
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
+        self._refuses = False
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in REAL_GPU_PACKAGES or not self._installed(fullname):
+        if not self._refuses or fullname not in REAL_GPU_PACKAGES:
+            return None
+        if self.spec_of_those_behind(fullname, path, target) is None:
             return None
         raise VirtualGpuImportError(
             "VIRTUAL_GPU_UNSUPPORTED",
@@ -45,9 +50,6 @@ class RefusingFinder(importlib.abc.MetaPathFinder):
             feature=fullname,
         )
 
-    def _installed(self, fullname: str) -> bool:
-        for finder in list(sys.meta_path):
-            find = getattr(finder, "find_spec", None)
-            if finder is not self and find is not None and find(fullname, None, None) is not None:
-                return True
-        return False
+
+# One for the whole process: it stays in `sys.meta_path`.
+REFUSALS: Final = RefusingFinder()

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from looseleaf.checkpoint.warning_filters import WarningFilters, by_category, by_category_name, merged
+from looseleaf.devices.hook import WATCHER
 
 LIBRARY = "looseleaf_warns_for_test"
 
@@ -68,7 +69,7 @@ def test_second_state_takes_the_place_of_the_first(library: None) -> None:
     import looseleaf_warns_for_test as arrived
 
     assert ("error", None, arrived.OddWarning, None, 0) not in warnings.filters
-    assert not any(getattr(finder, "_name", "") == LIBRARY for finder in sys.meta_path)
+    assert not WATCHER.hooks.get(LIBRARY)
 
 
 def test_category_of_the_session_and_of_python_stay_classes() -> None:

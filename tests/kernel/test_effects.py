@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from looseleaf.devices.hook import WATCHER
 from looseleaf.devices.touch import GpuTouch, TouchWatch, touch_in, watched
 from looseleaf.devices.touch import tell as tell_touch
 from looseleaf.kernel import effects
@@ -102,6 +103,7 @@ def test_writer_is_watched_when_the_cell_imports_it_and_what_the_cell_puts_there
     (tmp_path / "own_writer.py").write_text("def write(path): pass\n")
     monkeypatch.setattr(effects, "_WRITERS", (("own_writer", "write"),))
     monkeypatch.syspath_prepend(str(tmp_path))
+    WATCHER.enter()
     finders = list(sys.meta_path)
     assert seen_of(lambda: __import__("own_writer").write("a.bin")) == ["wrote to 'a.bin'"]
     module = sys.modules["own_writer"]
