@@ -8,7 +8,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -25,6 +25,7 @@ from looseleaf.kernel.comm_traffic import CommPlaces, CommTraffic
 from looseleaf.kernel.comms import WorkerComms
 from looseleaf.kernel.forwarder import COMM_TYPES, Publishers, error_text, publish_output
 from looseleaf.kernel.gpu_run import CellFrame, GpuRun, GpuRunOutcome
+from looseleaf.kernel.gpu_state import GpuState
 from looseleaf.kernel.history_magics import refuse_on_worker, register_history_magics
 from looseleaf.kernel.idle_commits import IdleCommits
 from looseleaf.kernel.interrupts import RequestInterrupts, interrupts_call, interrupts_held
@@ -34,7 +35,8 @@ from looseleaf.kernel.logs import log_to_file
 from looseleaf.kernel.main_thread import call_on
 from looseleaf.kernel.messages import flush_streams, message_type_of
 from looseleaf.kernel.outputs import ResultCache
-from looseleaf.kernel.preparations import PREPARE_REPLY, PREPARE_REQUEST, Preparations
+from looseleaf.kernel.pages import Pages
+from looseleaf.kernel.preparations import PREPARE_REPLY, PREPARE_REQUEST, Preparations, join_first
 from looseleaf.kernel.replies import CellReplies
 from looseleaf.kernel.report import PendingReports, cell_report
 from looseleaf.kernel.router import CellRequest, route
@@ -84,7 +86,10 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
             self.looseleaf, lambda: self._busy, lambda source: self._route(CellRequest.of(source, None, None))
         )
         self._interrupts = RequestInterrupts()
-        self._preparations = Preparations(self.looseleaf.prepare, self._idle_commits.before_preparation)
+        self._pages = Pages(
+            lambda page, state: self.publish_under({}, "comm_msg", {"comm_id": page, "data": state}, {}, [])
+        )
+        self._preparations = Preparations(self.looseleaf.prepare, self._before_preparation, self._pages)
         self._edits: set[asyncio.Task[None]] = set()
         self._results = ResultCache(self.shell)
         self._replies = CellReplies(self.shell, self)
@@ -278,11 +283,13 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         asked = replace(request, device_override="gpu") if cell.used else request
         run = GpuRun(self.looseleaf, asked, cell.recipe, frame, cell.began_s)
         self._left.release(self.looseleaf.send)
+        self._pages.note(GpuState.run_began, request.cell_id)
         try:
             with interrupts_call(run.interrupt, self.looseleaf.give_way.interrupted):
                 try:
                     self._run = run
                     outcome = await run.run()
+                    self._pages.note(GpuState.run_ended, outcome.reply)
                     # While the run still takes its events: none may overtake those that wait in it.
                     self._left.cell_ended(run.execution_id, outcome.cell.saved or {}, run.rest)
                 finally:
@@ -290,6 +297,7 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
                 self._results.take(caches, outcome.reply.get("results"))
                 return None if outcome.no_gpu_free else self._end_gpu_cell(cell, outcome, count)
         finally:
+            self._pages.note(GpuState.run_ended, {})
             run.end()
 
     def _end_gpu_cell(self, cell: Cell, outcome: GpuRunOutcome, count: int) -> dict[str, Any]:
@@ -324,6 +332,7 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         return str(self.get_parent("shell").get("content", {}).get("code", ""))
 
     def _take_event(self, message: dict[str, Any]) -> None:
+        self._pages.take_event(message)
         run = self._run
         if run is None or not run.take_event(message):
             self._left.take(message)
@@ -404,6 +413,15 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         task = asyncio.create_task(self._answer_prepare(idents, request))
         self._edits.add(task)
         task.add_done_callback(self._edits.discard)
+
+    async def _before_preparation(self, content: Mapping[str, Any]) -> None:
+        if not (self.looseleaf.joined or self._busy):
+            await join_first(self._join, self.io_loop.asyncio_loop)
+        await self._idle_commits.before_preparation(content)
+
+    def _join(self) -> None:
+        if not self._busy:
+            self.looseleaf.try_connect()
 
     async def _answer_prepare(self, idents: Any, request: Any) -> None:
         content = await self._preparations.answer(request["content"])

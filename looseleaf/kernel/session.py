@@ -203,6 +203,11 @@ class KernelSession:
         return self.tracker.manifest if self.tracker is not None and self.tracker.version else None
 
     @property
+    def joined(self) -> bool:
+        """Whether it is connected to a cluster; from any thread."""
+        return self._link.current is not None and self.tracker is not None
+
+    @property
     def has_gpus(self) -> bool:
         """Whether the cluster that this kernel is connected to has GPUs, real or virtual."""
         return self._link.live is not None and bool(self._devices) and self._devices[0] != "none"

@@ -203,6 +203,21 @@ def test_prepare_request_is_answered_and_publishes_no_status(notebook: Any, daem
         notebook.client.get_iopub_msg(timeout=0.2)
 
 
+def test_page_gets_the_state_of_the_gpu_while_a_cell_runs(notebook: Any, daemon: Any) -> None:
+    notebook.control(PREPARE_REQUEST, {"cell_id": "c", "source": "%%gpu\n1", "page": "page-1"})()
+    sent = notebook.send("%%gpu\n1")
+    shown, idle = [], False
+    while not idle:
+        message = notebook.client.get_iopub_msg(timeout=20)
+        kind, content = message["msg_type"], message["content"]
+        if kind == "comm_msg" and content["comm_id"] == "page-1":
+            shown.append(content["data"]["state"])
+        idle = message["parent_header"].get("msg_id") == sent and content.get("execution_state") == "idle"
+    assert shown[0] == "preparing" and shown[-1] == "released" and "released" not in shown[:-1]
+    assert notebook.control(PREPARE_REQUEST, {"kind": "idle"})()["state"] == {"state": "released"}
+    notebook.client.get_shell_msg(timeout=20)
+
+
 def test_prepare_newest_text_wins_and_interrupts_do_not_wait(notebook: Any, daemon: Any) -> None:
     daemon.prepare_gate.clear()
     try:

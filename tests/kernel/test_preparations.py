@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from looseleaf.kernel.preparations import SUPERSEDED, Preparations
+from looseleaf.kernel.pages import Pages
+from looseleaf.kernel.preparations import LEFT, SUPERSEDED, Preparations
 
 
 async def _nothing(_content: Any) -> None:
@@ -42,3 +43,35 @@ def test_text_that_waits_behind_a_commit_gives_way_to_a_newer_one() -> None:
     looked_at, reasons = asyncio.run(main())
     assert looked_at == ["a", "c"]
     assert reasons == ["", SUPERSEDED, ""]
+
+
+def test_cell_that_is_left_is_not_prepared_any_more() -> None:
+    async def main() -> list[Any]:
+        committed = asyncio.Event()
+
+        async def commit(_content: Any) -> None:
+            await committed.wait()
+
+        preparations = Preparations(lambda _message: {"skipped_reason": ""}, commit)
+        answers = [asyncio.create_task(preparations.answer({"source": text})) for text in "ab"]
+        await asyncio.sleep(0)
+        left = await preparations.answer({"kind": "blur"})
+        committed.set()
+        return [left["skipped_reason"], *[(await answer)["skipped_reason"] for answer in answers]]
+
+    assert asyncio.run(main()) == [LEFT, "", SUPERSEDED]
+
+
+def test_answer_and_page_have_the_state_of_the_preparation() -> None:
+    pushed: list[Any] = []
+    pages = Pages(lambda page, state: pushed.append((page, state["state"])))
+    told = {"worker_id": "w", "prepare_ms": 3.0, "recipe": {"label": "gpu"}}
+    preparations = Preparations(lambda _message: told, _nothing, pages)
+    reply = asyncio.run(preparations.answer({"source": "x", "cell_id": "c", "page": "p"}))
+    assert reply["state"] == {"state": "ready", "cell_id": "c", "prepare_ms": 3.0}
+    assert pushed == [("p", "preparing"), ("p", "ready")]
+    # Asking changes nothing.
+    assert asyncio.run(preparations.answer({"kind": "idle", "page": "p"}))["state"] == reply["state"]
+    refused = asyncio.run(preparations.answer({"source": 1}))
+    assert (refused["ename"], refused["state"]) == ("FIELD_MALFORMED", reply["state"])
+    assert len(pushed) == 2
