@@ -1,9 +1,10 @@
 """Settings of the services and the one-machine cluster.
 
-One frozen model per process kind. Order of precedence, highest first: flags (keyword arguments),
-`LOOSELEAF_<SECTION>_*` variables (`LOOSELEAF_*` for the cluster), `[section]` of the user's `looseleaf.toml`, of the
-project's, then the defaults here. An unknown TOML key is an error. Every limit is a field with its unit last; every
-field is also a flag (`lease_ttl_ms` is `--lease-ttl-ms`), see `looseleaf.rpc.service_main`.
+One frozen model per process kind, and the only place that says what its settings are. Order of precedence, highest
+first: flags (keyword arguments), `LOOSELEAF_<SECTION>_*` variables (`LOOSELEAF_*` for the cluster), `[section]` of the
+project's `looseleaf.toml`, of the user's, then the defaults here. An unknown TOML key is an error. Every limit is a
+field with its unit last; every field is also a flag (`lease_ttl_ms` is `--lease-ttl-ms`) of its service, or of
+`looseleaf up`. Programs load a model with `looseleaf.config_load.load`, which says where a wrong value stands.
 """
 
 from __future__ import annotations
@@ -12,23 +13,17 @@ import sys
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from looseleaf.kernel_config import (
-    ConfigError,
-    KernelConfig,
-    config_files,
-    default_data_dir,
-    default_run_dir,
-    read_section,
-)
+from looseleaf.config_files import ConfigError, read_section
+from looseleaf.kernel_config import KernelConfig, default_data_dir, default_run_dir
 from looseleaf.units import GIB, MIB
 
 __all__ = [
     "ClusterConfig", "ConfigError", "DaemonConfig", "FrontendConfig", "KernelConfig", "SchedulerConfig",
-    "ServiceConfig", "StoreConfig", "config_files", "config_problem", "default_data_dir", "default_run_dir",
+    "ServiceConfig", "StoreConfig", "default_data_dir", "default_run_dir",
 ]
 
 # Packages that most GPU cells of notebooks use (paper §2.4.2); a missing one is skipped.
@@ -284,10 +279,3 @@ class ClusterConfig(_Section):
         for name in ("data", "run_dir"):
             object.__setattr__(self, name, Path(getattr(self, name)).expanduser().absolute())
         return self
-
-
-def config_problem(error: ValidationError | ConfigError) -> str:
-    """What is wrong with which settings, on one line."""
-    if isinstance(error, ConfigError):
-        return str(error)
-    return "; ".join(f"{'.'.join(map(str, item['loc'])) or 'settings'}: {item['msg']}" for item in error.errors())

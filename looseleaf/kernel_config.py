@@ -7,58 +7,20 @@ The user's notebook process imports this module, so it must not pull pydantic in
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-CONFIG_NAME = "looseleaf.toml"
-CONFIG_BYTES_MAX = 1 << 20
+from looseleaf.config_files import ConfigError, no_such_setting, read_section, read_values, wrong_value
+
+__all__ = ["SECRET_NAMES", "ConfigError", "KernelConfig", "default_data_dir", "default_run_dir"]
 
 # Environment variables whose values are never saved: shell patterns, in any case.
 SECRET_NAMES = (
     "*TOKEN*", "*SECRET*", "*PASSW*", "*API_KEY*", "*APIKEY*", "*CREDENTIAL*", "*PRIVATE_KEY*", "*PRIVATEKEY*",
     "*ACCESS_KEY*", "*ACCESSKEY*", "AUTH", "AUTH_*", "*_AUTH", "*_AUTH_*", "*_PWD",
 )  # fmt: skip
-
-
-class ConfigError(ValueError):
-    """A configuration file or variable that cannot be used; the text names it and the cure."""
-
-
-def config_files(environ: Mapping[str, str] | None = None) -> list[Path]:
-    """Existing TOML files, later ones win: the project's (here or in a parent folder), then the user's.
-
-    LOOSELEAF_CONFIG names one file that replaces both; it must exist.
-    """
-    env = os.environ if environ is None else environ
-    if chosen := env.get("LOOSELEAF_CONFIG"):
-        if not Path(chosen).is_file():
-            raise ConfigError(f"LOOSELEAF_CONFIG names {chosen}, which is not a file: correct the variable or unset it")
-        return [Path(chosen)]
-    here = Path.cwd()
-    project = next((folder / CONFIG_NAME for folder in (here, *here.parents) if (folder / CONFIG_NAME).is_file()), None)
-    config_home = env.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    user = Path(config_home) / "looseleaf" / CONFIG_NAME
-    return [path for path in (project, user) if path is not None and path.is_file()]
-
-
-def read_section(section: str, environ: Mapping[str, str] | None = None) -> dict[str, Any]:
-    """The keys of `[section]` of all files of `config_files`, merged; raises ConfigError for bad TOML."""
-    merged: dict[str, Any] = {}
-    for path in config_files(environ):
-        if path.stat().st_size > CONFIG_BYTES_MAX:
-            raise ConfigError(f"{path} is larger than {CONFIG_BYTES_MAX} bytes: not a configuration file")
-        try:
-            table = tomllib.loads(path.read_text(encoding="utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ConfigError(f"{path} is not valid TOML: {error}") from error
-        found = table.get(section, {})
-        if not isinstance(found, dict):
-            raise ConfigError(f"{path}: [{section}] must be a table")
-        merged.update(found)
-    return merged
 
 
 def default_data_dir(environ: Mapping[str, str] | None = None) -> Path:
@@ -90,6 +52,10 @@ def default_run_dir(environ: Mapping[str, str] | None = None) -> Path:
     return Path.home() / ".local" / "state" / "looseleaf" / "run"
 
 
+def _setting(default: Any, description: str) -> Any:
+    return field(default=default, metadata={"description": description})
+
+
 @dataclass(frozen=True)
 class KernelConfig:
     """What a kernel may be told: LOOSELEAF_KERNEL_<FIELD> over [kernel] of the TOML files over these defaults.
@@ -97,42 +63,50 @@ class KernelConfig:
     The endpoint's variable is LOOSELEAF_ENDPOINT, because people set it by hand.
     """
 
-    # Path of a daemon's kernel socket; empty means the first one in `run_dir`.
-    endpoint: str = ""
-    run_dir: str = ""
-    connect_timeout_s: float = 5.0
-    request_timeout_s: float = 30.0
-    reconnect_interval_s: float = 1.0
-    # How long a cell whose daemon was lost waits for it to come back, to learn what became of the cell.
-    recover_timeout_s: float = 10.0
-    # Device payloads up to this size are read in the kernel without a GPU (design §3).
-    small_read_bytes_max: int = 16 << 20
-    # State is also saved when nothing needs it yet: while the kernel is idle, and at its end. Without, only a GPU cell
-    # or a preparation saves, as suits a notebook whose session ends with its run.
-    commit_idle: bool = True
-    # Saves compare all memory byte by byte with a copy that is kept of it: twice the memory, some times as slow.
+    endpoint: str = _setting("", "path of a daemon's kernel socket; empty: the first one in `run_dir`")
+    run_dir: str = _setting("", "folder of the sockets; default: the cluster's")
+    connect_timeout_s: float = _setting(5.0, "limit of a connection to the daemon")
+    request_timeout_s: float = _setting(30.0, "limit of a request to the daemon")
+    reconnect_interval_s: float = _setting(1.0, "time between tries to reach a daemon that was lost")
+    recover_timeout_s: float = _setting(
+        10.0, "how long a cell whose daemon was lost waits for it, to learn what became of the cell")
+    # Design §3.
+    small_read_bytes_max: int = _setting(16 << 20, "device payloads up to this size are read without a GPU")
+    # Without, only a GPU cell or a preparation saves, as suits a notebook whose session ends with its run.
+    commit_idle: bool = _setting(
+        True, "save also what nothing needs yet: while the kernel is idle, and at its end")
     # Workers read this, too: from the same TOML files, or from the environment of the cluster.
-    paranoid: bool = False
-    # A list in TOML, separated by commas in the variable; empty: none is kept out.
-    secret_names: tuple[str, ...] = SECRET_NAMES
-    log_level: str = "warning"
+    paranoid: bool = _setting(
+        False, "saves compare all memory byte by byte with a copy kept of it: twice the memory, some times as slow")
+    secret_names: tuple[str, ...] = _setting(
+        SECRET_NAMES, "variables of the environment that are never saved: a list of shell patterns, in the variable "
+        "separated by commas; empty: none is kept out")
+    journal_bytes_max: int = _setting(
+        4 << 20, "bytes kept on disk of one cell's outputs, for `looseleaf outputs`; 0: none"
+    )
+    log_level: str = _setting("warning", "least severe events to log")
 
     @classmethod
     def load(cls, environ: Mapping[str, str] | None = None) -> KernelConfig:
         """The configuration of this process; raises ConfigError naming the variable or key that is wrong."""
         env = os.environ if environ is None else environ
-        known = {field.name: field for field in fields(cls)}
+        known = {entry.name: entry for entry in fields(cls)}
         values: dict[str, Any] = {}
-        for key, value in read_section("kernel", env).items():
+        for key, found in read_values("kernel", env).items():
             if key not in known:
-                raise ConfigError(f"[kernel] has no setting {key!r}; it has {', '.join(known)}")
-            values[key] = _convert(f"[kernel] {key}", value, type(known[key].default))
-        for name, field in known.items():
-            variable = "LOOSELEAF_ENDPOINT" if name == "endpoint" else f"LOOSELEAF_KERNEL_{name.upper()}"
+                raise no_such_setting(f"kernel.{key}", found.origin, known)
+            values[key] = _convert(key, found.value, found.origin, type(known[key].default))
+        for name, entry in known.items():
+            variable = cls.variable(name)
             if variable in env:
-                values[name] = _convert(variable, env[variable], type(field.default))
+                values[name] = _convert(name, env[variable], variable, type(entry.default))
         values["run_dir"] = values.get("run_dir") or str(default_run_dir(env))
         return cls(**values)
+
+    @classmethod
+    def variable(cls, name: str) -> str:
+        """The environment variable of a field."""
+        return "LOOSELEAF_ENDPOINT" if name == "endpoint" else f"LOOSELEAF_KERNEL_{name.upper()}"
 
     def kernel_socket(self) -> Path:
         """The socket to connect to; it need not exist yet."""
@@ -142,13 +116,14 @@ class KernelConfig:
         return found[0] if found else Path(self.run_dir) / "kernel-h0.sock"
 
 
-def _convert(where: str, value: Any, kind: type) -> Any:
+def _convert(name: str, value: Any, origin: str, kind: type) -> Any:
     try:
         if kind is bool and not isinstance(value, bool):
             return {"1": True, "true": True, "on": True, "0": False, "false": False, "off": False}[str(value).lower()]
         return _texts(value) if kind is tuple else kind(value)
     except (TypeError, ValueError, KeyError) as error:
-        raise ConfigError(f"{where} must be of type {kind.__name__}, not {value!r}") from error
+        kinds = {bool: "true or false", float: "a number", int: "a whole number", tuple: "a list of strings"}
+        raise wrong_value(f"kernel.{name}", value, origin, f"must be {kinds.get(kind, kind.__name__)}") from error
 
 
 def _texts(value: Any) -> tuple[str, ...]:

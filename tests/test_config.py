@@ -40,11 +40,11 @@ def user_file(place: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_precedence_is_project_user_environment_flag(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_precedence_is_user_project_environment_flag(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert SchedulerConfig().lease_ttl_ms == 10_000
-    Path("looseleaf.toml").write_text("[scheduler]\nlease_ttl_ms = 1000\n")
+    user_file(place, "[scheduler]\nlease_ttl_ms = 1000\n")
     assert SchedulerConfig().lease_ttl_ms == 1000
-    user_file(place, "[scheduler]\nlease_ttl_ms = 2000\n")
+    Path("looseleaf.toml").write_text("[scheduler]\nlease_ttl_ms = 2000\n")
     assert SchedulerConfig().lease_ttl_ms == 2000
     monkeypatch.setenv("LOOSELEAF_SCHEDULER_LEASE_TTL_MS", "3000")
     assert SchedulerConfig().lease_ttl_ms == 3000

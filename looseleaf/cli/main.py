@@ -15,7 +15,6 @@ import typer
 
 from looseleaf import __version__
 from looseleaf.errors import LooseLeafError
-from looseleaf.kernel_config import ConfigError
 
 # Each has `register(app)`. They import what is heavy inside their commands, so that `looseleaf --help` is quick.
 COMMAND_MODULES: Final = (
@@ -64,9 +63,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exit_request.code if isinstance(exit_request.code, int) else int(exit_request.code is not None)
     except LooseLeafError as error:
         return show_error(error)
-    except ConfigError as error:
-        print(f"looseleaf: CONFIG_INVALID: {error}", file=sys.stderr)
-        return EXIT_USAGE
     except KeyboardInterrupt:
         return 130
     return 0

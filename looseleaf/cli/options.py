@@ -53,14 +53,10 @@ def resolve_address(address: str, data: Path | None) -> str:
 
 def _dialled_by_daemon(service: str) -> str:
     """The TCP address in this host's daemon's settings, empty if they name none."""
-    from pydantic import ValidationError
+    from looseleaf.config import DaemonConfig
+    from looseleaf.config_load import load
 
-    from looseleaf.config import ConfigError, DaemonConfig, config_problem
-
-    try:
-        config = DaemonConfig()
-    except ValidationError as error:
-        raise ConfigError(config_problem(error)) from error
+    config = load(DaemonConfig)
     addresses = {"checkpoint-store": config.store, "scheduler": config.scheduler, "frontend": config.frontend}
     address = addresses.get(service, "")
     # Not by `socket_path`: that a socket's folder is too long matters to who opens one, and here none runs.

@@ -54,7 +54,7 @@ def load_config() -> tuple[KernelConfig, LooseLeafError | None]:
     try:
         return KernelConfig.load(), None
     except ConfigError as error:
-        text = f"{error}. CPU cells run as usual; correct it and restart the kernel before a GPU cell"
+        text = f"{error.message}. CPU cells run as usual; correct it and restart the kernel before a GPU cell"
         return KernelConfig(run_dir=os.devnull), InvalidArgument("CONFIG_INVALID", text)
 
 
@@ -401,6 +401,16 @@ class KernelSession:
         if (link := self._link.current) is None:
             raise Unavailable("NO_CLUSTER", "no LooseLeaf cluster is connected")
         return link.request_future(type_, body)
+
+    def release_workers(self) -> int:
+        """Ends the session's idle GPU processes on this host, also those kept for variables: how many.
+
+        Raises Unavailable `NO_CLUSTER` or the daemon's error.
+        """
+        link = self.connect()
+        self.holders.release_all()
+        body, _fds = link.request("evict_workers", {}, timeout_s=self.config.request_timeout_s)
+        return fields.integer(body, "evicted")
 
     def prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Has a cell prepared before Run. Blocks; from any thread but the main one. Raises LooseLeafError."""

@@ -22,9 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
-from pydantic import ValidationError
-
-from looseleaf.config import ClusterConfig, config_problem, default_data_dir
+from looseleaf.config import ClusterConfig, default_data_dir
+from looseleaf.config_load import load
 from looseleaf.errors import InvalidArgument, NotFound, PreconditionFailed, Timeout, Unavailable
 from looseleaf.local import record as records
 from looseleaf.local.plan import ClusterPlan, child_environment, make_plan
@@ -208,20 +207,17 @@ class LocalCluster:
 
 
 def cluster_config(settings: Mapping[str, Any]) -> ClusterConfig:
-    """The configured cluster with `settings` that are not None over it; raises InvalidArgument CONFIG_INVALID.
+    """The configured cluster with `settings` that are not None over it; raises ConfigError CONFIG_INVALID.
 
     A data folder that is named has its sockets in its own `run` folder: those that the environment or a file names
     belong to the cluster configured there.
     """
     chosen = {name: value for name, value in settings.items() if value is not None}
-    try:
-        if "data" in chosen and "run_dir" not in chosen:
-            data = Path(chosen["data"]).expanduser().absolute()
-            if data != default_data_dir():
-                chosen["run_dir"] = data / "run"
-        return ClusterConfig(**chosen)
-    except ValidationError as error:
-        raise InvalidArgument("CONFIG_INVALID", config_problem(error)) from error
+    if "data" in chosen and "run_dir" not in chosen:
+        data = Path(chosen["data"]).expanduser().absolute()
+        if data != default_data_dir():
+            chosen["run_dir"] = data / "run"
+    return load(ClusterConfig, chosen)
 
 
 def _make_folder(folder: Path) -> None:

@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar, get_origin
 
-from pydantic import ValidationError
-
-from looseleaf.config import ConfigError, ServiceConfig, config_problem
+from looseleaf.config import ServiceConfig
+from looseleaf.config_files import ConfigError, wrong_value
+from looseleaf.config_load import flag_of, load
 from looseleaf.errors import LooseLeafError
 from looseleaf.logs import configure_logs, get_logger
 from looseleaf.rpc.server import Registration
@@ -57,9 +57,9 @@ def service_main(
     flags = vars(parser.parse_args(argv))
     lifeline = Lifeline(flags.pop("lifeline_fd"), flags.pop("lifeline_extra_s"))
     try:
-        config = config_type(**_given(config_type, flags))
-    except (ValidationError, ConfigError) as error:
-        print(f"looseleaf {name}: {config_problem(error)}", file=sys.stderr)
+        config = load(config_type, _given(config_type, flags))
+    except ConfigError as error:
+        print(f"looseleaf {name}: {error.message}", file=sys.stderr)
         return EXIT_CONFIG
     configure_logs(name, config.log_level)
     try:
@@ -76,8 +76,8 @@ def flag_parser(name: str, config_type: type[ServiceConfig]) -> argparse.Argumen
     """One optional flag per field; values are checked by the model, so that variables and files get the same checks."""
     parser = argparse.ArgumentParser(prog=f"looseleaf-{name}", description=config_type.__doc__, allow_abbrev=False)
     for field_name, field in config_type.model_fields.items():
-        flag = "--" + field_name.replace("_", "-")
-        parser.add_argument(flag, dest=field_name, default=None, help=(field.description or "").replace("%", "%%"))
+        text = (field.description or "").replace("%", "%%")
+        parser.add_argument(flag_of(field_name), dest=field_name, default=None, help=text)
     parser.add_argument("--lifeline-fd", type=int, default=None, help=argparse.SUPPRESS)
     parser.add_argument("--lifeline-extra-s", type=float, default=LIFELINE_EXTRA_S, help=argparse.SUPPRESS)
     return parser
@@ -93,7 +93,7 @@ def _given(config_type: type[ServiceConfig], flags: dict[str, str | None]) -> di
         try:
             given[name] = json.loads(text) if is_list else text
         except ValueError as error:
-            raise ConfigError(f"--{name.replace('_', '-')} must be JSON, not {text!r}") from error
+            raise wrong_value(f"{config_type.section}.{name}", text, flag_of(name), "must be JSON") from error
     return given
 
 

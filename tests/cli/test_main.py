@@ -99,7 +99,7 @@ def test_data_folder_that_cannot_be_is_named(capsys: Any, command: str, place: s
 
 def test_bad_settings_are_named(capsys: Any, tmp_path: Path) -> None:
     code, _out, err = run(capsys, "up", "--data", tmp_path / "d", "--hosts", "99")
-    assert (code, "CONFIG_INVALID: hosts" in err) == (2, True)
+    assert (code, "CONFIG_INVALID: cluster.hosts = 99 (--hosts): must be less than or equal to 16" in err) == (2, True)
     (tmp_path / "looseleaf.toml").write_text("[cluster\n")
     code, _out, err = run(capsys, "status")
     assert (code, "looseleaf.toml is not valid TOML" in err) == (2, True)
