@@ -21,8 +21,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import pytest
 
+# No property depends on how fast the machine is.
+hypothesis.settings.register_profile(
+    "any-machine", suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+)
+hypothesis.settings.load_profile("any-machine")
 # What ends by itself, such as a closed connection's descriptor, gets this long; a leak costs the test as much.
 LEAK_GRACE_S = 5.0
 # Threads that libraries start once and keep, or end after this check, by the start or the end of their names.

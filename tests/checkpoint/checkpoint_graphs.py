@@ -134,7 +134,7 @@ FEWER = [60, SOAK]
 def hold(property_: Callable[..., None], *strategies: Any, examples: int) -> None:
     """Tries the property on so many examples."""
     health = [HealthCheck.too_slow, HealthCheck.data_too_large]
-    settings(max_examples=examples, deadline=None, suppress_health_check=health)(given(*strategies)(property_))()
+    settings(max_examples=examples, suppress_health_check=health)(given(*strategies)(property_))()
 
 
 def containers(values: list[Any]) -> list[Any]:

@@ -125,7 +125,7 @@ def check_restored(tracker, report, names):
     return failed
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.data())
 def test_unit_with_other_bytes_costs_only_the_variables_that_need_it(saved, data):
     io = copy_of(saved)
@@ -296,7 +296,7 @@ def test_chain_of_references_of_any_length_restores(saved):
     assert tracker.namespace["chain"] == tracker.manifest.next_id - 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.binary(max_size=80), st.sampled_from([b"V", b"L", b"D", b"E", b"O", b"", b"x", b"\xff"]))
 def test_unit_of_random_bytes_is_a_typed_failure(saved, body, mode):
     crafted = Crafted(saved)
@@ -309,7 +309,7 @@ def test_unit_of_random_bytes_is_a_typed_failure(saved, body, mode):
     tracker.save("x-2")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.data())
 def test_unit_with_mutated_opcodes_is_a_typed_failure_or_a_value(saved, data):
     crafted = Crafted(saved)
@@ -413,7 +413,7 @@ def test_mapped_file_that_became_shorter_is_refused_and_left_alone(tmp_path):
     assert path.read_bytes() == b"12345678"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 20), st.binary(max_size=64))
 def test_manifest_of_any_kind_of_damage_changes_nothing(saved, place, garbage):
     io = copy_of(saved)

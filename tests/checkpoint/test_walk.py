@@ -282,7 +282,7 @@ def _refer(origin: Any, to: Any) -> None:
         origin[sum(one is not None for one in origin) % 3] = to
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(object_graphs())
 def test_heads_edges_and_order_equal_their_definition(made: tuple[list[Any], set[int]]) -> None:
     roots, forced = made

@@ -40,7 +40,7 @@ _PROGRAM = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(_PROGRAM)
 def test_program_computes_the_same_values_where_devices_say(program: list[tuple[int, int, int, int]]) -> None:
     torch.manual_seed(0)

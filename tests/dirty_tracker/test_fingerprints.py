@@ -85,7 +85,7 @@ def test_chacha20_here_is_the_one_of_the_rfc() -> None:
 
 
 @pytest.mark.parametrize("schedule", FINGERPRINT_SCHEDULES)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     size_bytes=st.one_of(st.integers(0, 600), st.integers(0, 5 * TILE_BYTES), st.integers(250_000, 400_000)),
     offset=st.integers(0, 17),

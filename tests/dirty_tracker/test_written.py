@@ -278,7 +278,7 @@ def test_written_regions_of_data_loader_workers_stay_theirs(state: Restored) -> 
     assert state.tables(state.origin).dirty == [2]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     steps=st.lists(
         st.one_of(

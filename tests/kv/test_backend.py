@@ -143,7 +143,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=STEPS, prefix=st.binary(max_size=2), start=st.binary(max_size=2))
 def test_backend_equals_a_sorted_dict(
     kind: str,

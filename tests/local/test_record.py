@@ -72,7 +72,7 @@ def read_or_refused(path: Path) -> None:
     assert reason in ("", "CLUSTER_RECORD_CORRUPT")
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_record_with_any_field_replaced_or_any_bytes_is_read_or_named(tmp_path: Path, data: st.DataObject) -> None:
     value = asdict(record(tmp_path))

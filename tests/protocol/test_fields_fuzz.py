@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from looseleaf.errors import InvalidArgument
@@ -39,7 +39,6 @@ READERS: dict[Callable[..., Any], Callable[[Any], bool]] = {
 
 
 @pytest.mark.parametrize("reader", READERS, ids=lambda reader: reader.__name__)
-@settings(deadline=None)
 @given(value=plain, key=st.sampled_from(["k", "other"]))
 def test_reader_gives_its_type_or_refuses(reader: Callable[..., Any], value: Any, key: str) -> None:
     message = unpack_map(pack({"t": "x", key: value}))
@@ -52,7 +51,6 @@ def test_reader_gives_its_type_or_refuses(reader: Callable[..., Any], value: Any
     assert refusal in ("", "FIELD_MALFORMED")
 
 
-@settings(deadline=None)
 @given(value=plain)
 def test_rows_are_of_their_types_or_refused(value: Any) -> None:
     message = unpack_map(pack({"t": "x", "rows": value}))

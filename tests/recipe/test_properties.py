@@ -93,7 +93,7 @@ def run(source: str, namespace: dict[str, object]) -> bool:
     return True
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(earlier=st.lists(program, max_size=3), target=program)
 def test_every_session_name_that_a_run_reads_is_in_its_recipe(earlier: list[str], target: str) -> None:
     namespace: dict[str, object] = dict.fromkeys(NAMES, 1)
@@ -110,7 +110,7 @@ def test_every_session_name_that_a_run_reads_is_in_its_recipe(earlier: list[str]
         assert not missed, (missed, recipe.names)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(earlier=st.lists(program, max_size=3), target=program)
 def test_recipe_is_deterministic_and_within_the_live_names(earlier: list[str], target: str) -> None:
     def once() -> tuple[object, ExecutionLog]:
@@ -170,7 +170,7 @@ HOLDERS = [
 holder = st.builds(lambda text, x, y, z, f: text.format(x, y, z, f=f), st.sampled_from(HOLDERS), name, name, name, code)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(earlier=st.lists(st.one_of(holder, statement), min_size=1, max_size=8), target=name)
 def test_every_global_of_the_code_in_a_closure_is_in_it_too(earlier: list[str], target: str) -> None:
     namespace: dict[str, object] = {"__name__": "__main__"}
@@ -193,7 +193,7 @@ facts = st.builds(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.dictionaries(name, facts), st.dictionaries(name, st.frozensets(name)), program, name)
 def test_closure_grows_with_facts_and_reads(
     headers: dict[str, NameFacts], more: dict[str, frozenset[str]], target: str, extra: str
@@ -213,7 +213,7 @@ def test_closure_grows_with_facts_and_reads(
 TEXT = st.text(alphabet=st.sampled_from("ab01 \n\t%!{}$?()[]:='\"#.,+@\\"), max_size=60)
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(TEXT)
 def test_any_text_has_a_recipe(text: str) -> None:
     log = ExecutionLog()

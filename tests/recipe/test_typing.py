@@ -91,7 +91,7 @@ def test_typed_cell_is_exact_at_run_whatever_was_typed_before(text: str) -> None
     assert "unused" not in typed.names
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.text(alphabet="watcheds.()[]=+'\n %!{}:,1", max_size=40))
 def test_edit_uses_no_object_and_changes_nothing(text: str) -> None:
     watched = Watched()

@@ -66,7 +66,7 @@ def edited(data: bytes, edits: list[tuple[int, int, int]]) -> bytes:
     return bytes(changed)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(edits=EDITS, resealed=st.booleans())
 def test_any_edit_of_a_manifest_is_refused_and_changes_nothing(
     fuzzed: Store, edits: list[tuple[int, int, int]], resealed: bool
@@ -82,7 +82,7 @@ def test_any_edit_of_a_manifest_is_refused_and_changes_nothing(
     assert verify_index(fuzzed.index) == []
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(body=st.recursive(
     st.none() | st.booleans() | st.integers(-5, 1 << 63) | st.text(max_size=5) | st.binary(max_size=20),
     lambda inner: st.lists(inner, max_size=17) | st.dictionaries(st.text(max_size=3), inner, max_size=3),

@@ -459,7 +459,7 @@ class StoreMachine(RuleBasedStateMachine):
                         assert self.store.regions.get([Region(*key)]) == [data]
 
 
-StoreMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=25, deadline=None)
+StoreMachine.TestCase.settings = settings(max_examples=20, stateful_step_count=25)
 test_store_agrees_with_its_model_whatever_happens = StoreMachine.TestCase
 
 
@@ -467,7 +467,7 @@ class LongStoreMachine(StoreMachine):
     """The same for longer."""
 
 
-LongStoreMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=50, deadline=None)
+LongStoreMachine.TestCase.settings = settings(max_examples=300, stateful_step_count=50)
 for mark in (pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(3_600)):
     mark(LongStoreMachine.TestCase)
 test_store_agrees_with_its_model_for_long = LongStoreMachine.TestCase

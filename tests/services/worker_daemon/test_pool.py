@@ -304,7 +304,7 @@ async def test_failed_fork_gives_its_place_back(parts: Any) -> None:
         assert len(pool.facts()) == 1
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_pool_in_random_worlds_keeps_its_counts(seed: int) -> None:
     """Whatever fails, dies or is evicted: no user is left behind, and the limit holds."""

@@ -26,7 +26,7 @@ def test_drop_between_two_namers_merges_their_runs() -> None:
     assert released_by_drop({b"a"}, set(), {b"a"}) == {b"a"}
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(chain=st.lists(OBJECTS, max_size=7), data=st.data())
 def test_drops_release_exactly_what_counting_afresh_says(chain: list[frozenset[bytes]], data: st.DataObject) -> None:
     numbered = list(enumerate(chain, start=1))
@@ -42,7 +42,7 @@ def test_drops_release_exactly_what_counting_afresh_says(chain: list[frozenset[b
             assert all(before[key] > released[key] for key in objects)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(chain=st.lists(OBJECTS, min_size=1, max_size=7))
 def test_commit_adds_one_reference_for_what_its_parent_lacks(chain: list[frozenset[bytes]]) -> None:
     *earlier, newest = chain
@@ -50,7 +50,7 @@ def test_commit_adds_one_reference_for_what_its_parent_lacks(chain: list[frozens
     assert count_runs(chain) == count_runs(earlier) + Counter(newest - parent)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(units=st.frozensets(HASHES, max_size=5), regions=st.dictionaries(HASHES, st.integers(1, 1 << 21), max_size=5))
 def test_refs_decode_what_was_encoded(units: frozenset[bytes], regions: dict[bytes, int]) -> None:
     refs = VersionRefs(units, regions)

@@ -46,7 +46,7 @@ def chains(draw: st.DrawFn) -> list[KeptVersion]:
 RULES = st.builds(Retention, st.integers(1, 5), st.integers(0, 60))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(chain=chains(), rule=RULES, now=st.integers(0, 200), in_use=st.sets(st.integers(1, 30)))
 def test_retention_keeps_what_it_promises_and_no_more(
     chain: list[KeptVersion], rule: Retention, now: int, in_use: set[int]
@@ -66,7 +66,7 @@ def test_retention_keeps_what_it_promises_and_no_more(
     assert versions_to_drop(left, rule, now, in_use) == ()
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(chain=chains(), rule=RULES, now=st.integers(0, 200), later=st.integers(0, 200))
 def test_retention_drops_ever_more_with_time(chain: list[KeptVersion], rule: Retention, now: int, later: int) -> None:
     assert set(versions_to_drop(chain, rule, now)) <= set(versions_to_drop(chain, rule, now + later))

@@ -47,7 +47,7 @@ def test_region_row_with_an_impossible_slot_is_corrupt() -> None:
         RegionRow.decode(RegionRow(1, 2, -2, ()).encode())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.binary(max_size=40) | st.lists(st.none() | st.integers(0, 99) | st.text(max_size=3)).map(msgpack.packb))
 def test_any_bytes_decode_or_are_corrupt(data: bytes) -> None:
     for decode in DECODERS:

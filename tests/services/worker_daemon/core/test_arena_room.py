@@ -134,7 +134,7 @@ class RoomMachine(RuleBasedStateMachine):
         assert self.room.pressed(self.levels) == (pressed or bool(self.waiting))
 
 
-RoomMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+RoomMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
 TestArenaRoom = RoomMachine.TestCase
 
 

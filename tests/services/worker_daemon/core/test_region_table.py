@@ -105,7 +105,7 @@ class TableMachine(RuleBasedStateMachine):
             assert set(self.table.pinned(owner)) == {key for key, pins in self.pins.items() if pins[owner]}
 
 
-TableMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TableMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestRegionTable = TableMachine.TestCase
 
 

@@ -153,7 +153,7 @@ class OrderMachine(RuleBasedStateMachine):
         assert not self.pinned() and self.order.versions_waiting == 0 and self.order.due_s(pressed=False) is None
 
 
-OrderMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+OrderMachine.TestCase.settings = settings(max_examples=40, stateful_step_count=30)
 TestUploadOrder = OrderMachine.TestCase
 
 
