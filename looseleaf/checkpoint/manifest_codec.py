@@ -259,13 +259,14 @@ def _read_unit(value: Any) -> tuple[int, UnitEntry]:
     size_bytes = check.number(f[2], "unit size", UNIT_BYTES_MAX)
     ids = check.blob(f[3], "unit regions")
     if bool(ids) != (size_bytes >= INLINE_UNIT_BYTES_MAX):
-        check.corrupt("REGIONS", f"unit {unit_id} is stored inline exactly if it is below {INLINE_UNIT_BYTES_MAX} bytes")
+        check.corrupt("REGIONS", f"unit {unit_id} is inline exactly if it is below {INLINE_UNIT_BYTES_MAX} bytes")
     regions: Sequence[RegionRef] = _regions(ids, size_bytes, REGION_BYTES) if ids else ()
     return unit_id, UnitEntry(check.blob(f[1], "unit hash", (HASH_BYTES,)), size_bytes, regions, _read_header(f[4:]))
 
 
 def _read_header(f: list[Any]) -> UnitHeader:
     device_bytes = [check.list_of(item, "device bytes", 2) for item in check.upto(f[12], "device bytes", KIB)]
+    shape = None if f[9] is None else check.upto(f[9], "shape", _DIMENSIONS_MAX)
     return UnitHeader(
         refs=tuple(UnitId(n) for n in check.ascending(f[0], "refs", UNITS_MAX)),
         payloads=tuple(PayloadId(n) for n in check.ascending(f[1], "payloads", PAYLOADS_MAX)),
@@ -276,10 +277,10 @@ def _read_header(f: list[Any]) -> UnitHeader:
         type_module=check.text(f[6], "type module"),
         preview=check.text(f[7], "preview", PREVIEW_CHARS_MAX),
         length=None if f[8] is None else check.number(f[8], "length"),
-        shape=None if f[9] is None else tuple(check.number(n, "shape") for n in check.upto(f[9], "shape", _DIMENSIONS_MAX)),
+        shape=None if shape is None else tuple(check.number(n, "shape") for n in shape),
         dtype=None if f[10] is None else check.text(f[10], "dtype"),
         device=None if f[11] is None else check.text(f[11], "device"),
-        device_bytes={check.text(device, "device"): check.number(size, "device bytes") for device, size in device_bytes},
+        device_bytes={check.text(name, "device"): check.number(size, "device bytes") for name, size in device_bytes},
         flag=check.flag(f[13]),
         has_flag=check.truth(f[14], "has_flag"),
         session_classes=check.texts(f[15], "session classes", NAMES_MAX),
