@@ -60,7 +60,7 @@ class BatchResult:
 
 def environment_of(embedded: bool) -> dict[str, str]:
     """Variables for a kernel whose session ends with the run: nobody will want what no GPU cell needs."""
-    return {"LOOSELEAF_KERNEL_COMMIT_IDLE": "0"} if embedded else {}
+    return {"LOOSELEAF_KERNEL_COMMIT_IDLE": "0", "LOOSELEAF_KERNEL_JOURNAL_BYTES_MAX": "0"} if embedded else {}
 
 
 class StopSignal:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -12,9 +11,12 @@ from looseleaf.checkpoint.history import Change
 from looseleaf.checkpoint.manifest import UnitHeader
 from looseleaf.checkpoint.version_list import ListedVersion, pruned_ranges
 from looseleaf.errors import LooseLeafError, PreconditionFailed
+from looseleaf.kernel.journal_tap import journal_root
 from looseleaf.kernel.label_log import LabelEntry, LabelLog
+from looseleaf.kernel.output_magic import ShownAgain
 from looseleaf.kernel.run_log import RunLog
 from looseleaf.kernel.session import KernelSession
+from looseleaf.kernel.text_table import text_table, when
 from looseleaf.kernel.time_travel import CheckedOut, Restored, TimeTravel
 from looseleaf.recipe.history_line import HISTORY_MAGIC, HistoryLine, parse_history_line
 from looseleaf.recipe.transform import transform
@@ -27,7 +29,12 @@ HELP: Final = """\
 %looseleaf checkout VERSION [--force]    the whole state as it was at VERSION, as a new version: nothing is lost
 %looseleaf restore NAME... [--version N] [--as NEWNAME]
                                          only these variables as they were at version N, or before their last change
+%looseleaf history [-n N]                the same as log
 %looseleaf status                        session, versions, cluster
+%looseleaf outputs [CELL] [--session ID] [-n N]
+                                         what a cell has shown, also when its page was closed or its kernel died; CELL
+                                         is its number or id; without one, which cells there are
+%looseleaf release                       ends this session's idle GPU processes; variables stay as they are saved
 %looseleaf explain [-n N]                where the newest cells ran and why, what was run again and what was learned
 A version -1 is the one before the newest, -2 the one before that."""
 
@@ -37,11 +44,16 @@ def register_history_magics(
     labels: LabelLog,
 ) -> None:  # fmt: skip
     """Makes `%looseleaf` known to `shell`. `running_source()`: the text of the cell that runs."""
+    outputs = ShownAgain(journal_root(session.config.run_dir), session)
 
     def looseleaf(line: str) -> None:
-        """Versions of this notebook's state: log, diff, checkout, restore, status; explain: of where cells ran."""
+        """Versions of this notebook's state: log, diff, checkout, restore, status; explain: of where cells ran;
+        outputs: what cells have shown; release: of GPU processes."""
         try:
             asked = parse_history_line(line)
+            if asked.command == "outputs":
+                outputs.show(asked)
+                return
             explains = asked.command == "explain"
             print(explain_text(labels.newest(asked.limit)) if explains else _answer(asked, session, travel))
             if asked.command in ("checkout", "restore"):
@@ -71,9 +83,11 @@ def plain(error: LooseLeafError) -> LooseLeafError:
 
 
 def _answer(asked: HistoryLine, session: KernelSession, travel: TimeTravel) -> str:
-    if asked.command == "log":
+    if asked.command in ("log", "history"):
         kept = travel.versions(asked.limit)
         return log_text(kept, session.runs, whole=len(kept) < asked.limit)
+    if asked.command == "release":
+        return release_text(*session.release_workers())
     if asked.command == "diff":
         old, new, found = travel.changes(asked.versions)
         return diff_text(old, new, found)
@@ -93,13 +107,13 @@ def log_text(kept: Sequence[ListedVersion], runs: RunLog, *, whole: bool) -> str
     gone = {last: first for first, last in pruned_ranges(kept, whole=whole)}
     for entry in kept:
         rows.append([
-            str(entry.version), _when(entry.created_unix_ms), "durable" if entry.durable else "staged",
+            str(entry.version), when(entry.created_unix_ms), "durable" if entry.durable else "staged",
             entry.size, str(entry.roots), _cells(runs.cells_of(entry.version)),
         ])  # fmt: skip
         if entry.parent in gone:
             first = gone[entry.parent]
             rows.append([_span(first, entry.parent), "no longer kept"])
-    return _table(rows)
+    return text_table(rows)
 
 
 def diff_text(old: int, new: int, found: Sequence[Change]) -> str:
@@ -113,7 +127,7 @@ def diff_text(old: int, new: int, found: Sequence[Change]) -> str:
             after = f"{change.why_unsaved.reason} at {change.why_unsaved.path}"
         size = format_bytes(change.moved_bytes) if change.moved_bytes else "-"
         rows.append([change.name, change.kind, _value(change.before), after, size])
-    return _table(rows)
+    return text_table(rows)
 
 
 def checkout_text(done: CheckedOut) -> str:
@@ -142,6 +156,13 @@ def restore_text(done: Restored, version: int, target: str) -> str:
     return "\n".join(lines)
 
 
+def release_text(ended: int, names: Sequence[str]) -> str:
+    """What `release` did; `names`: variables that lived only in such a process."""
+    processes = "1 idle GPU process" if ended == 1 else f"{ended} idle GPU processes" if ended else "no GPU process"
+    lost = f"; gone with what kept them, because no version can hold them: {', '.join(names)}" if names else ""
+    return f"{processes} of this session ended; every saved variable is as it was{lost}"
+
+
 def explain_text(entries: Sequence[LabelEntry]) -> str:
     """One line for each run, the newest first."""
     if not entries:
@@ -151,14 +172,14 @@ def explain_text(entries: Sequence[LabelEntry]) -> str:
         why = f"{entry.reason} -> {entry.note}" if entry.note else entry.reason
         sure = f"{entry.confidence:.0%}"
         rows.append([str(entry.number), entry.label, sure, entry.ran, _cells([entry.source]), why])
-    return _table(rows)
+    return text_table(rows)
 
 
 def _status_text(session: KernelSession, travel: TimeTravel) -> str:
     kept = travel.versions()
     durable = max((entry.version for entry in kept if entry.durable), default=0)
     pending = "changes since are not saved yet" if session.commits.pending else "nothing has changed since"
-    return _table([
+    return text_table([
         ["session", str(session.session_id)],
         ["version", f"{session.version}; {pending}"],
         ["durable", str(durable) if durable else "no version yet"],
@@ -186,14 +207,3 @@ def _shortened(text: str) -> str:
 
 def _span(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}-{last}"
-
-
-def _when(unix_ms: int) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_ms / 1000))
-
-
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    columns = max(map(len, rows))
-    widths = [max((len(row[i]) for row in rows if i < len(row)), default=0) for i in range(columns)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)) for row in rows]
-    return "\n".join(line.rstrip() for line in lines)

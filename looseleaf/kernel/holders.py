@@ -100,6 +100,10 @@ class Holders:
         since = {entry.name: entry.since_version for entry in manifest.unsaved}
         self._release([name for name, h in self._by_name.items() if since.get(name) != h.since_version])
 
+    def names(self) -> list[str]:
+        """The variables that live in workers."""
+        return sorted(self._by_name)
+
     def release_all(self) -> None:
         """The session ends: no worker need be kept for it. Waits until that was heard, `RELEASE_AT_END_S` at most."""
         wait(self._release(list(self._by_name)), RELEASE_AT_END_S)

@@ -402,15 +402,17 @@ class KernelSession:
             raise Unavailable("NO_CLUSTER", "no LooseLeaf cluster is connected")
         return link.request_future(type_, body)
 
-    def release_workers(self) -> int:
-        """Ends the session's idle GPU processes on this host, also those kept for variables: how many.
+    def release_workers(self) -> tuple[int, list[str]]:
+        """Ends the session's idle GPU processes on this host, also those kept for variables: how many, and which these
+        variables were.
 
         Raises Unavailable `NO_CLUSTER` or the daemon's error.
         """
         link = self.connect()
+        names = self.holders.names()
         self.holders.release_all()
         body, _fds = link.request("evict_workers", {}, timeout_s=self.config.request_timeout_s)
-        return fields.integer(body, "evicted")
+        return fields.integer(body, "evicted"), names
 
     def prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Has a cell prepared before Run. Blocks; from any thread but the main one. Raises LooseLeafError."""

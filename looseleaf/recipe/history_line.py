@@ -15,10 +15,15 @@ HISTORY_MAGIC: Final = "looseleaf"
 FORGET_ALL: Final = f"%{HISTORY_MAGIC} forget"
 # Versions that `log` shows unless it is told a number.
 LOG_VERSIONS: Final = 20
-_COMMANDS: Final = ("log", "diff", "checkout", "restore", "status", "explain", "help")
+_COMMANDS: Final = (
+    "log", "history", "diff", "checkout", "restore", "status", "explain", "outputs", "release", "help"
+)  # fmt: skip
 _FLAGS: Final = frozenset({"--force"})
-_VALUED: Final = frozenset({"--version", "--as", "-n"})
-_ALLOWED: Final = {"log": {"-n"}, "explain": {"-n"}, "checkout": {"--force"}, "restore": {"--version", "--as"}}
+_VALUED: Final = frozenset({"--version", "--as", "-n", "--session"})
+_ALLOWED: Final = {
+    "log": {"-n"}, "history": {"-n"}, "explain": {"-n"}, "checkout": {"--force"}, "restore": {"--version", "--as"},
+    "outputs": {"-n", "--session"},
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +31,8 @@ class HistoryLine:
     """One command with its arguments.
 
     `versions`: as they were typed, so that -1 is the version before the newest. `names`: of `restore`; `target`: the
-    name to bind instead. `version`: of `restore`, 0 if none was named. `limit`: of `log` and `explain`.
+    name to bind instead. `version`: of `restore`, 0 if none was named. `limit`: of `log`, `explain` and `outputs`.
+    `execution`: of `outputs`, a cell's number or id, empty for the list of them; `session`: the one that it is of.
     """
 
     command: str
@@ -36,6 +42,8 @@ class HistoryLine:
     target: str = ""
     limit: int = LOG_VERSIONS
     force: bool = False
+    execution: str = ""
+    session: str = ""
 
     @property
     def binds(self) -> tuple[str, ...]:
@@ -55,6 +63,8 @@ def parse_history_line(line: str) -> HistoryLine:
     options, rest = _options(command, words[1:])
     if command == "restore":
         return _restore(rest, options)
+    if command == "outputs":
+        return _outputs(rest, options)
     limits = {"diff": (0, 2), "checkout": (1, 1)}
     least, most = limits.get(command, (0, 0))
     if not least <= len(rest) <= most:
@@ -103,6 +113,15 @@ def _restore(names: list[str], options: dict[str, str]) -> HistoryLine:
             raise _malformed(f"{name!r} is no variable's name")
     version = _number(options["--version"]) if "--version" in options else 0
     return HistoryLine("restore", names=tuple(names), version=version, target=target)
+
+
+def _outputs(words: list[str], options: dict[str, str]) -> HistoryLine:
+    if len(words) > 1:
+        raise _malformed(f"'outputs' takes one cell, not {' '.join(words)}")
+    limit = _count(options["-n"]) if "-n" in options else LOG_VERSIONS
+    return HistoryLine(
+        "outputs", execution=words[0] if words else "", session=options.get("--session", ""), limit=limit
+    )
 
 
 def _is_number(text: str) -> bool:

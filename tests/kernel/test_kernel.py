@@ -334,3 +334,27 @@ def test_cell_whose_first_word_is_a_stand_in_runs_as_any_other(notebook: Any, ma
     notebook.ok(f"%%gpu\nfirst_word = {made}")
     notebook.ok("first_word = 5")
     assert notebook.ok("first_word").result == "5"
+
+
+def test_outputs_of_both_kinds_of_cells_are_kept_and_shown_again(notebook) -> None:
+    cells = ("import sys; print('here'); print('bad', file=sys.stderr); 1 / 0", "%%gpu\nprint('there'); 40 + 2")
+    outcomes = [notebook.run(source) for source in cells]
+    for outcome, texts in zip(outcomes, (("here", "bad", "ZeroDivisionError"), ("there", "42")), strict=True):
+        count = outcome.reply["execution_count"]
+        again = notebook.ok(f"%looseleaf outputs {count}")
+        shown = again.text + "".join(
+            content["data"]["text/plain"] for kind, content in again.messages if kind == "display_data"
+        )
+        assert all(text in shown for text in texts), (texts, again)
+    rows = notebook.ok("%looseleaf outputs -n 4").text.splitlines()
+    counts = [outcome.reply["execution_count"] for outcome in outcomes]
+    assert [row.split()[0] for row in rows[2:]] == [f"[{n}]" for n in (counts[1] + 2, counts[1] + 1, counts[1])]
+    assert "error" in notebook.ok("%looseleaf outputs").text
+    # A front end's own requests are none of the notebook's.
+    notebook.client.execute("print('unseen')", silent=True)
+    assert "unseen" not in notebook.ok("%looseleaf outputs").text
+
+
+def test_release_ends_idle_workers(notebook, daemon) -> None:
+    assert "no GPU process of this session ended" in notebook.ok("%looseleaf release").text
+    assert daemon.count("evict_workers") == 1

@@ -1,0 +1,35 @@
+"""Where a session's output journal lies: `RUN_DIR/outputs/SESSION/000012.0`, three parts for each execution."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+JOURNAL_FOLDER: Final = "outputs"
+# The beginning of what an execution has shown, and two parts of its end, of which the older one is written over.
+HEAD: Final = "0"
+TAILS: Final = ("1", "2")
+
+_PART = re.compile(r"(\d{6,})\.[012]")
+_SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}")
+
+
+def folder_of(root: Path, session_id: str) -> Path:
+    """The folder of a session; one whose id is no file name has one all the same."""
+    return root / (session_id if _SESSION.fullmatch(session_id) else session_id.encode().hex()[:200] or "none")
+
+
+def part_name(sequence: int, part: str) -> str:
+    """The file of one part; `sequence` counts the session's executions from 1, over all its kernels."""
+    return f"{sequence:06}.{part}"
+
+
+def sequences_in(folder: Path) -> set[int]:
+    """Executions of which something is kept."""
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return set()
+    return {int(match[1]) for name in names if (match := _PART.fullmatch(name))}

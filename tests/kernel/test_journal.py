@@ -1,0 +1,157 @@
+"""The output journal: what is kept, what is cut, and what a reader sees of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from looseleaf.errors import NotFound
+from looseleaf.kernel import journal
+from looseleaf.kernel.journal import OutputJournal
+from looseleaf.kernel.journal_files import folder_of, sequences_in
+from looseleaf.kernel.journal_reader import (
+    executions_of,
+    find_execution,
+    fold,
+    outputs_of,
+    sessions_in,
+    text_of,
+)
+
+BYTES_MAX = 4000
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "outputs"
+
+
+def begun(root: Path, request_id: str = "m", count: int = 1, bytes_max: int = BYTES_MAX, session: str = "s-1") -> Any:
+    made = OutputJournal(root, "a.ipynb", bytes_max)
+    made.begin(session, request_id, count=count, cell_id=f"cell-{count}", source="\n# first\nx = 1")
+    return made
+
+
+def said(text: str, name: str = "stdout") -> dict[str, Any]:
+    return {"name": name, "text": text}
+
+
+def test_outputs_of_a_cell_are_there_while_it_runs_and_after_its_kernel(root: Path) -> None:
+    kept = begun(root)
+    kept.take("m", "stream", said("a\n"))
+    kept.take("m", "stream", said("b\n"))
+    [entry] = executions_of(root, "s-1")
+    assert (entry.count, entry.cell_id, entry.line, entry.status) == (1, "cell-1", "# first", "")
+    assert (entry.title, entry.pid) == ("a.ipynb", os.getpid())
+    kept.take("m", "execute_result", {"data": {"text/plain": "5", "text/html": "<b>5</b>"}, "execution_count": 1})
+    kept.end("m", "ok")
+    # Of a thread that the cell left.
+    kept.take("m", "stream", said("late\n"))
+    assert executions_of(root, "s-1")[0].status == "ok"
+    assert text_of(outputs_of(root, "s-1", 1)) == "a\nb\n5  [text/html]\nlate\n"
+    assert [each.session_id for each in sessions_in(root)] == ["s-1"]
+
+
+def test_only_outputs_of_the_notebooks_cells_are_kept(root: Path) -> None:
+    kept = begun(root)
+    kept.take("somebody", "stream", said("silent"))
+    kept.take("m", "comm_msg", {"data": {}})
+    kept.take("m", "status", {"execution_state": "busy"})
+    assert outputs_of(root, "s-1", 1) == []
+
+
+def test_long_output_keeps_its_beginning_and_its_end_and_says_what_is_missing(root: Path) -> None:
+    kept = begun(root)
+    for number in range(1000):
+        kept.take("m", "stream", said(f"line {number}\n"))
+    kept.end("m", "ok")
+    folder = folder_of(root, "s-1")
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= BYTES_MAX
+    lines = text_of(outputs_of(root, "s-1", 1)).splitlines()
+    assert lines[0] == "line 0" and lines[-1] == "line 999" and executions_of(root, "s-1")[0].status == "ok"
+    [note] = [line for line in lines if "LooseLeaf" in line]
+    shown = sum(line.startswith("line") for line in lines)
+    assert f"{1000 - shown} messages between were not kept" in note
+
+
+def test_output_that_is_too_large_is_named_in_its_place(root: Path) -> None:
+    kept = begun(root)
+    kept.take("m", "display_data", {"data": {"image/png": "x" * BYTES_MAX}})
+    kept.take("m", "stream", said("after\n"))
+    text = text_of(outputs_of(root, "s-1", 1))
+    assert "one display_data of" in text and text.endswith("after\n")
+
+
+def test_oldest_executions_go_first(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "EXECUTIONS_MAX", 3)
+    kept = begun(root, "m-1")
+    for number in range(2, 6):
+        kept.begin("s-1", f"m-{number}", count=number, cell_id="", source="")
+    assert [entry.count for entry in executions_of(root, "s-1")] == [5, 4, 3]
+    kept.take("m-1", "stream", said("of a cell long past"))
+    assert sequences_in(folder_of(root, "s-1")) == {3, 4, 5}
+    # The session's next kernel counts on, and its limit is of all.
+    begun(root, "n-1")
+    assert [(entry.sequence, entry.count) for entry in executions_of(root, "s-1")] == [(6, 1), (5, 5), (4, 4)]
+
+
+def test_bytes_of_a_session_and_of_all_have_limits(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SESSION_BYTES_MAX", 3000)
+    kept = begun(root, "m-1", bytes_max=40_000)
+    for number in range(2, 5):
+        kept.take(f"m-{number - 1}", "stream", said("x" * 2000))
+        kept.begin("s-1", f"m-{number}", count=number, cell_id="", source="")
+    assert [entry.count for entry in executions_of(root, "s-1")] == [4, 3]
+    monkeypatch.setattr(journal, "SESSIONS_MAX", 2)
+    for place, session in enumerate(("s-2", "s-3")):
+        for path in root.rglob("*.0"):
+            os.utime(path, (1000 + place, 1000 + place))
+        begun(root, session=session)
+    assert {each.session_id for each in sessions_in(root)} == {"s-2", "s-3"}
+
+
+def test_disk_that_cannot_be_written_costs_the_journal_and_no_cell(root: Path) -> None:
+    root.write_text("a file where the folder should be")
+    kept = begun(root)
+    kept.take("m", "stream", said("a"))
+    kept.end("m", "ok")
+    assert executions_of(root, "s-1") == []
+
+
+def test_without_a_run_folder_or_with_no_bytes_nothing_is_written(tmp_path: Path, root: Path) -> None:
+    begun(tmp_path / "nowhere" / "outputs").take("m", "stream", said("a"))
+    begun(root, bytes_max=0).take("m", "stream", said("a"))
+    assert not (tmp_path / "nowhere").exists() and not root.exists()
+
+
+def test_record_that_was_cut_by_the_kernels_end_is_left_out(root: Path) -> None:
+    kept = begun(root)
+    kept.take("m", "stream", said("a\n"))
+    path = next(folder_of(root, "s-1").iterdir())
+    path.write_bytes(path.read_bytes() + b'{"n":2,"t":"stream","content":{"na')
+    assert text_of(outputs_of(root, "s-1", 1)) == "a\n"
+
+
+def test_fold_is_what_a_page_shows() -> None:
+    def shown(*records: tuple[str, dict[str, Any]]) -> str:
+        return text_of(fold([{"t": kind, "content": content} for kind, content in records]))
+
+    bar = {"data": {"text/plain": "bar 0"}, "transient": {"display_id": "d"}}
+    update = {"data": {"text/plain": "bar 9"}, "transient": {"display_id": "d"}}
+    assert shown(("display_data", bar), ("stream", said("a")), ("update_display_data", update)) == "bar 9\na"
+    assert shown(("stream", said("a")), ("clear_output", {"wait": False}), ("stream", said("b"))) == "b"
+    assert shown(("stream", said("a")), ("clear_output", {"wait": True})) == "a"
+    assert shown(("stream", said("a")), ("clear_output", {"wait": True}), ("stream", said("b"))) == "b"
+    assert shown(("error", {"traceback": ["\x1b[31mE\x1b[0m", "at 1"]})) == "E\nat 1\n"
+
+
+def test_execution_is_found_by_number_or_cell_and_the_newest_counts(root: Path) -> None:
+    kept = begun(root, "m-1", count=7)
+    kept.begin("s-1", "m-2", count=8, cell_id="cell-7", source="again")
+    entries = executions_of(root, "s-1")
+    assert find_execution(entries, "7").sequence == 1 and find_execution(entries, "cell-7").sequence == 2
+    with pytest.raises(NotFound, match="OUTPUTS_UNKNOWN"):
+        find_execution(entries, "9")
