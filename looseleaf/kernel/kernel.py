@@ -29,6 +29,7 @@ from looseleaf.kernel.gpu_state import GpuState
 from looseleaf.kernel.history_magics import refuse_on_worker, register_history_magics
 from looseleaf.kernel.idle_commits import IdleCommits
 from looseleaf.kernel.interrupts import RequestInterrupts, interrupts_call, interrupts_held
+from looseleaf.kernel.journal_tap import journal_outputs
 from looseleaf.kernel.label_log import LabelLog, observed_here, observed_there
 from looseleaf.kernel.left_notes import LeftNotes
 from looseleaf.kernel.logs import log_to_file
@@ -75,6 +76,7 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         hidden = hidden_names(self.shell)
         self.looseleaf = KernelSession(self.shell.user_ns, hidden, config, problem)
         self.looseleaf.listen(self._take_event)
+        self._journal = journal_outputs(self.session, config, self.looseleaf.title)
         travel = TimeTravel(self.looseleaf, hidden, lambda: self._run is not None)
         self._labels = LabelLog()
         register_history_magics(self.shell, self.looseleaf, travel, self._running_source, self._labels)
@@ -139,10 +141,22 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
 
         if silent or not store_history or threading.current_thread() is not threading.main_thread():
             return await self._run_aside(run_here, looks=silent or not store_history)
+        request_id = self.get_parent("shell")["header"]["msg_id"]
+        count: int = self.shell.execution_count
+        self._journal.begin(
+            self.looseleaf.session_id, request_id, count=count, cell_id=cell_id or "", source=code
+        )
+        reply = await self._run_cell(CellRequest.of(code, cell_id, cell_meta), run_here, user_expressions, allow_stdin)
+        self._journal.end(request_id, str(reply.get("status", "")))
+        return reply
+
+    async def _run_cell(
+        self, request: CellRequest, run_here: Callable[[], Any], user_expressions: Any, allow_stdin: bool
+    ) -> dict[str, Any]:
+        code = request.source
         self._idle_commits.cell_arrived()
         self._busy = True
         try:
-            request = CellRequest.of(code, cell_id, cell_meta)
             with self._interrupts.raised():
                 return await self._run_somewhere(request, run_here, user_expressions, allow_stdin)
         except LooseLeafError as error:
