@@ -23,11 +23,15 @@ _P = ParamSpec("_P")
 
 
 class Pages:
-    """Keeps the state and pushes each change of it to the pages, in order. Thread-safe."""
+    """Keeps the state and pushes each change of it to the pages, in order. Thread-safe.
+
+    `change` in a state counts the changes so far: answers and pushes travel apart, and an older one must not win.
+    """
 
     def __init__(self, push: Push) -> None:
         self._push = push
         self._state = GpuState()
+        self._changes = 0
         self._pushed: Shown = self._state.shown
         self._pages: OrderedDict[str, None] = OrderedDict()
         self._lock = threading.Lock()
@@ -48,8 +52,9 @@ class Pages:
             shown = self._state.shown
             if shown != self._pushed:
                 self._pushed = shown
+                self._changes += 1
                 for page in self._pages:
-                    self._push(page, shown)
+                    self._push(page, {**shown, "change": self._changes})
 
     def take_event(self, message: Message) -> None:
         """One event of the daemon, on the link's reader thread."""
@@ -59,4 +64,4 @@ class Pages:
     def shown(self) -> dict[str, Any]:
         """What holds now."""
         with self._lock:
-            return self._state.shown
+            return {**self._pushed, "change": self._changes}

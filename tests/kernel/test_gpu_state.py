@@ -102,13 +102,13 @@ def test_end_of_a_run_is_told_once() -> None:
 
 
 def test_pages_get_each_change_once_and_only_the_newest_pages_do() -> None:
-    pushed: list[tuple[str, str]] = []
-    pages = Pages(lambda page, state: pushed.append((page, state["state"])))
+    pushed: list[tuple[str, str, int]] = []
+    pages = Pages(lambda page, state: pushed.append((page, state["state"], state["change"])))
     pages.met("")
     for number in range(PAGES_MAX + 1):
         pages.met(f"p{number}")
     pages.note(GpuState.run_began, "c")
     pages.note(GpuState.run_began, "c")
     pages.take_event({"kind": "output"})
-    assert pushed == [(f"p{number}", "preparing") for number in range(1, PAGES_MAX + 1)]
-    assert pages.shown()["state"] == "preparing"
+    assert pushed == [(f"p{number}", "preparing", 1) for number in range(1, PAGES_MAX + 1)]
+    assert pages.shown() == {"state": "preparing", "cell_id": "c", "change": 1}

@@ -68,7 +68,7 @@ def test_answer_and_page_have_the_state_of_the_preparation() -> None:
     told = {"worker_id": "w", "prepare_ms": 3.0, "recipe": {"label": "gpu"}}
     preparations = Preparations(lambda _message: told, _nothing, pages)
     reply = asyncio.run(preparations.answer({"source": "x", "cell_id": "c", "page": "p"}))
-    assert reply["state"] == {"state": "ready", "cell_id": "c", "prepare_ms": 3.0}
+    assert reply["state"] == {"state": "ready", "cell_id": "c", "prepare_ms": 3.0, "change": 2}
     assert pushed == [("p", "preparing"), ("p", "ready")]
     # Asking changes nothing.
     assert asyncio.run(preparations.answer({"kind": "idle", "page": "p"}))["state"] == reply["state"]
