@@ -7,8 +7,13 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 
 from looseleaf.errors import PreconditionFailed
+from looseleaf.units import KIB
 
 LATENCY_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+# An interactive start takes at most 1 s (design §6): most buckets lie around it.
+START_BUCKETS_S = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.25, 1.5, 2, 3, 5, 10, 30, 60)
+# 64 KiB to 128 GiB.
+BYTES_BUCKETS = tuple(64 * KIB * 8**power for power in range(8))
 
 
 class RpcMetrics:
@@ -31,6 +36,13 @@ class RpcMetrics:
         self.latency.labels(method).observe(elapsed_s)
         if reason:
             self.errors.labels(method, reason).inc()
+
+
+def prepare_seconds(registry: CollectorRegistry) -> Histogram:
+    """`queue` is known to the scheduler, `fork`, `import` and `restore` to the daemon: one name, as of one wait."""
+    return Histogram(
+        "looseleaf_prepare_seconds", "Time of each stage of making a cell's worker ready", ["stage"],
+        buckets=LATENCY_BUCKETS_S, registry=registry)
 
 
 def serve_metrics(port: int, registry: CollectorRegistry, host: str = "127.0.0.1") -> Callable[[], None]:

@@ -26,6 +26,7 @@ from looseleaf.worker.graphs import close_graphs
 from looseleaf.worker.inbox import Inbox
 from looseleaf.worker.interaction import Interaction
 from looseleaf.worker.interrupts import run_interruptible
+from looseleaf.worker.late_imports import LateImports
 from looseleaf.worker.left_watch import LeftWatch
 from looseleaf.worker.leftovers import anonymous_bytes, end_group, leftovers
 from looseleaf.worker.log_format import LogFormat
@@ -209,6 +210,7 @@ class WorkerRuntime:
         self._comms.open()
         if note := stale_note(self._state.tracker.take_stale()):
             self._relay.write("stderr", note)
+        imports = LateImports()
         try:
             with under(execution_id), self._interaction.installed(fields.boolean(request, "allow_stdin", False)):
                 reply = self._runner.run(source, count, cell_id or None)
@@ -223,7 +225,7 @@ class WorkerRuntime:
         self._tell_end(reply, {
             "execution_id": execution_id, "run_s": run_s,
             "first_touch_s": None if touched_s is None else max(0.0, touched_s - began_s), "left": left,
-            "peak_bytes": self._peak.of_cell(touched=touched_s is not None),
+            "peak_bytes": self._peak.of_cell(touched=touched_s is not None), "late_imports": imports.count(),
         })
         try:
             return self._runner.context.run(self._save, execution_id, source, cell_id, bool(left))

@@ -57,7 +57,9 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
         self._unit_gets = Turns("reads of units", UNIT_STREAMS_MAX, streams_waiting_max)
         self._uploads = Turns("uploads of regions", REGION_STREAMS_MAX, streams_waiting_max)
         self._downloads = Turns("reads of regions", REGION_STREAMS_MAX, streams_waiting_max)
-        metrics.follow(units=self._unit_puts, uploads=self._uploads)
+        metrics.follow(
+            units=self._unit_puts, uploads=self._uploads, unit_reads=self._unit_gets, region_reads=self._downloads
+        )  # fmt: skip
         self._aborting: set[asyncio.Future[None]] = set()
         self._collecting = asyncio.Lock()
 

@@ -14,6 +14,7 @@ from looseleaf.ids import SessionId
 from looseleaf.recipe import CellRun, DeviceLabel, Recipe, derive_recipe, source_hash, with_logged_names
 from looseleaf.services.frontend.core.book import RecipeKey, SessionBook, SessionEntry
 from looseleaf.services.frontend.core.facts_cache import StateFacts
+from looseleaf.services.frontend.metrics import FrontendMetrics
 from looseleaf.services.frontend.state_reader import StateReader
 from looseleaf.v1 import frontend_pb2
 
@@ -26,9 +27,12 @@ ANALYSES_WAITING_MAX = 1_000
 class RecipeMaker:
     """Owns the book. Everything that reads or changes a log runs on one thread, one call after the other."""
 
-    def __init__(self, book: SessionBook, reader: StateReader, *, source_bytes_max: int) -> None:
+    def __init__(
+        self, book: SessionBook, reader: StateReader, metrics: FrontendMetrics, *, source_bytes_max: int
+    ) -> None:
         self._book = book
         self._reader = reader
+        self._metrics = metrics
         self._source_bytes_max = source_bytes_max
         # One thread: the parser's warning filters are process-wide, and logs need no lock this way.
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="analysis")
@@ -74,6 +78,7 @@ class RecipeMaker:
         recipe = self._cached(cell, cell.device_override, entry, state, editing)
         if for_gpu and recipe.label is not DeviceLabel.GPU:
             # The kernel knows what the text does not show, such as a first touch of the device.
+            self._metrics.wrong_device()
             recipe = self._cached(cell, "gpu", entry, state, editing)
         return replace(recipe, environment_id=cell.environment_id)
 

@@ -12,6 +12,7 @@ from looseleaf.rpc.service_main import service_main
 from looseleaf.rpc.store_client import StoreClient
 from looseleaf.services.frontend.core.book import SessionBook
 from looseleaf.services.frontend.core.facts_cache import FactsCache
+from looseleaf.services.frontend.metrics import FrontendMetrics
 from looseleaf.services.frontend.recipes import RecipeMaker
 from looseleaf.services.frontend.servicer import FrontendServicer
 from looseleaf.services.frontend.state_reader import StateReader
@@ -26,10 +27,12 @@ async def build(service: Service[FrontendConfig]) -> Sequence[Registration]:
     store = StoreClient(channel, restart_patience_s=config.manifest_timeout_s / 2)
     reader = StateReader(store, FactsCache(), service.run_blocking, config.manifest_timeout_s)
     book = SessionBook(sessions_max=config.sessions_max, runs_max=config.log_runs_max)
-    maker = RecipeMaker(book, reader, source_bytes_max=config.source_bytes_max)
+    metrics = FrontendMetrics(service.registry)
+    metrics.follow(book)
+    maker = RecipeMaker(book, reader, metrics, source_bytes_max=config.source_bytes_max)
     service.on_stop(maker.aclose)
     scheduler = SchedulerServiceStub(service.open_channel(config.scheduler, peer="scheduler"))
-    servicer = FrontendServicer(maker, scheduler, SystemClock())
+    servicer = FrontendServicer(maker, scheduler, SystemClock(), metrics)
     return [Registration(add_FrontendServiceServicer_to_server, servicer)]
 
 

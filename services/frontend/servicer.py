@@ -15,6 +15,7 @@ from looseleaf.recipe import DeviceLabel, Recipe
 from looseleaf.rpc.client import NO_DEADLINE
 from looseleaf.rpc.recipes import recipe_to_proto, run_from_proto
 from looseleaf.services.frontend.core.facts_cache import StateFacts
+from looseleaf.services.frontend.metrics import FrontendMetrics
 from looseleaf.services.frontend.recipes import RecipeMaker
 from looseleaf.v1 import frontend_pb2, scheduler_pb2
 from looseleaf.v1.frontend_pb2_grpc import FrontendServiceServicer
@@ -35,8 +36,9 @@ log = get_logger()
 class FrontendServicer(FrontendServiceServicer):
     """See proto/looseleaf/v1/frontend.proto for what each call promises."""
 
-    def __init__(self, maker: RecipeMaker, scheduler: Any, clock: Clock) -> None:
+    def __init__(self, maker: RecipeMaker, scheduler: Any, clock: Clock, metrics: FrontendMetrics) -> None:
         self._maker = maker
+        self._metrics = metrics
         self._scheduler = scheduler
         self._clock = clock
         # The preparation that each session waits for; a newer edit ends the wait.
@@ -61,8 +63,9 @@ class FrontendServicer(FrontendServiceServicer):
         self, request: frontend_pb2.PrepareCellRequest, context: Any
     ) -> frontend_pb2.PrepareCellResponse:
         """Newest edit wins; a repeat with the same number and request id joins its preparation at the scheduler."""
+        arrived_s = self._clock.monotonic_s()
         session_id = SessionId(check_id("session", request.cell.session_id))
-        if not await self._maker.admit_edit(session_id, request.edit_sequence, self._clock.monotonic_s()):
+        if not await self._maker.admit_edit(session_id, request.edit_sequence, arrived_s):
             return frontend_pb2.PrepareCellResponse(skipped_reason=_SUPERSEDED)
         recipe, state = await self._edited(request.cell)
         response = frontend_pb2.PrepareCellResponse(recipe=recipe_to_proto(recipe))
@@ -72,6 +75,7 @@ class FrontendServicer(FrontendServiceServicer):
         if not await self._maker.is_newest_edit(session_id, request.edit_sequence):
             response.skipped_reason = _SUPERSEDED
             return response
+        self._metrics.edit_signal.observe(self._clock.monotonic_s() - arrived_s)
         prepared = await self._prepared(session_id, request.request_id, recipe, state)
         if prepared is None:
             response.skipped_reason = _SUPERSEDED

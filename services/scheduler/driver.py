@@ -148,6 +148,7 @@ class Driver:
         """News of a run up to its lease; leaving before the lease is offered cancels the caller's interest."""
         self._admit()
         news = self._runs[event.request_id] = RunNews()
+        asked_s = self.now_s()
         self._put(event)
         delivered = False
         try:
@@ -156,6 +157,8 @@ class Driver:
                 # A caller that has read the lease may hang up before the write returns here: it counts as delivered
                 # from the attempt on, and one that is really gone is found by the start timeout.
                 delivered = isinstance(item, NotifyLease)
+                if delivered:
+                    self._metrics.waited(self.now_s() - asked_s)
                 yield item
         except LooseLeafError:
             delivered = True

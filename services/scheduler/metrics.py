@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from looseleaf.rpc.metrics import prepare_seconds
 from looseleaf.services.scheduler.core.actions import (
     Action,
     EvictWorker,
@@ -21,11 +22,14 @@ class SchedulerMetrics:
     """Kept from the action lists, so that the policy knows nothing of them."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.queued = Gauge("looseleaf_scheduler_queued_runs", "Runs that wait for a GPU", registry=registry)
+        self.queued = Gauge("looseleaf_queue_depth", "Runs that wait for a GPU", registry=registry)
+        self.gpus = Gauge("looseleaf_scheduler_gpus", "GPUs of the hosts that are known", registry=registry)
         self.leases = Gauge("looseleaf_scheduler_leases", "Leases that occupy GPUs", registry=registry)
         self.hosts = Gauge("looseleaf_scheduler_hosts", "Hosts that are known", registry=registry)
-        self.held = Gauge(
-            "looseleaf_scheduler_gpu_held_seconds", "GPU-seconds of leases since the first start", registry=registry)
+        self.leased = Counter(
+            "looseleaf_gpu_leased_seconds", "GPU-seconds of leases, from grant to release", registry=registry)
+        self._leased_s: float | None = None
+        self._prepare = prepare_seconds(registry)
         self.handed_out = Counter(
             "looseleaf_scheduler_leases_handed_out", "Leases that callers got, by what the cell found ready", ["path"],
             registry=registry)
@@ -54,4 +58,15 @@ class SchedulerMetrics:
         self.queued.set(len(state.queue))
         self.leases.set(len(state.leases))
         self.hosts.set(len(state.hosts))
-        self.held.set(state.accounts.held_gpu_s(state.leases, now_s))
+        self.gpus.set(sum(host.gpu_count for host in state.hosts))
+        self._count_leased(state.accounts.held_gpu_s(state.leases, now_s))
+
+    def waited(self, wait_s: float) -> None:
+        """A run got its lease so long after it asked."""
+        self._prepare.labels("queue").observe(wait_s)
+
+    def _count_leased(self, since_first_start_s: float) -> None:
+        """The sum outlives the process; the counter begins at 0 with it, as counters do."""
+        before_s = since_first_start_s if self._leased_s is None else self._leased_s
+        self.leased.inc(max(0.0, since_first_start_s - before_s))
+        self._leased_s = max(before_s, since_first_start_s)

@@ -17,7 +17,7 @@ from looseleaf.ids import Version
 from looseleaf.protocol import fields
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.core.worker_life import Stage
-from looseleaf.services.worker_daemon.execution_figures import CellTimes
+from looseleaf.services.worker_daemon.execution_figures import CellTimes, misses
 from looseleaf.services.worker_daemon.execution_log import ExecutionRecord
 from looseleaf.services.worker_daemon.left_hold import LeftHold, left_items
 from looseleaf.services.worker_daemon.pool import WorkerPool
@@ -104,6 +104,7 @@ class CellExecution:
                 self._finish(saved)
             else:
                 self._times.released()
+            self._count(saved)
             # Before the scheduler hears of it, so that its next grant of this GPU is not refused here.
             self._finish_lease()
             self._report_end(state, saved.error_reason)
@@ -164,7 +165,11 @@ class CellExecution:
         prepared = await self._pool.prepare(worker, self.start.recipe, Version(self.start.version), needed)
         if prepared.not_live:
             raise holder_gone(needed, "what the process has is an older one")
-        self._times.prepared(ahead_ms if self._path == "START_PATH_PREPARED" else None)
+        used = self._path == "START_PATH_PREPARED"
+        self._times.prepared(ahead_ms if used else None)
+        if facts.prepared_ahead:
+            facts.prepared_ahead = False
+            self._pool.metrics.prefetched("used" if used else "stale")
         self._stage(Stage.HOST_READY)
         if facts.gpus != self.lease.gpus:
             await worker.attach(self.lease.gpus, self._host.device, self._host.emulated_delays)
@@ -223,6 +228,7 @@ class CellExecution:
 
     def _cell_started(self) -> None:
         self._times.started()
+        self._pool.metrics.cell_started(self._path, self._times.figures.start_ms)
         self._stage(Stage.RUNNING)
         self._report_progress(scheduler_pb2.EXECUTION_STATE_STARTED)
         if self._interrupted and self._worker is not None:
@@ -232,6 +238,8 @@ class CellExecution:
         reply = msgpack.packb(fields.mapping(message, "reply"))
         self._left = left_items(message, "left")
         self._times.ended(message)
+        for kind in misses(message):
+            self._pool.metrics.missed(kind)
         self.record.add(pb.ExecuteResponse(ended=pb.CellEnded(reply=reply, run_s=self._times.figures.run_s)))
         if self._worker is not None:
             self._worker.facts.stage = Stage.SAVING
@@ -290,6 +298,11 @@ class CellExecution:
         saved.gpu_index, saved.host_id = self.lease.gpus[0], self._host.host_id
         if self._worker is not None:
             saved.worker_id, saved.pid = self._worker.facts.worker_id, self._worker.facts.pid
+
+    def _count(self, saved: pb.CellSaved) -> None:
+        if self._times.ended_s is not None and not saved.error_reason:
+            self._pool.metrics.cell_saved(saved.figures)
+        self._pool.metrics.gpus_used(saved.figures.gpu_pinned_s * len(self.lease.gpus))
 
     def _stage(self, stage: Stage) -> None:
         facts = self._worker.facts if self._worker is not None else None

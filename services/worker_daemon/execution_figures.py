@@ -10,6 +10,23 @@ from looseleaf.v1 import scheduler_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
 
 
+def misses(ended: Message) -> list[str]:
+    """What a cell that ended lacked of its recipe, as kinds of `looseleaf_recipe_miss_total`.
+
+    "var": it ended with the error of a variable whose value was not brought; "import": it imported installed packages
+    that were not; "device": it was given a GPU and used none.
+    """
+    found = []
+    reply = fields.mapping(ended, "reply", {})
+    if reply.get("status") == "error" and str(reply.get("evalue", "")).startswith("NOT_RESTORED"):
+        found.append("var")
+    if fields.integer(ended, "late_imports", 0):
+        found.append("import")
+    if ended.get("first_touch_s") is None:
+        found.append("device")
+    return found
+
+
 class CellTimes:
     """The times of one execution from its arrival at this daemon on, and the figures that follow from them.
 

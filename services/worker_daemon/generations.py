@@ -34,6 +34,8 @@ class ZygoteGenerations:
         self._watcher: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopped = False
+        # Called each time that a zygote is given up for another one.
+        self.on_evicted: Callable[[], None] = lambda: None
         # One look after the other: an older answer must not come last and bring back what was there before.
         self._looking = asyncio.Lock()
 
@@ -99,6 +101,7 @@ class ZygoteGenerations:
                 log.info("environment_changed", generation=action.number)
                 self._add(action.number).begin()
             else:
+                self.on_evicted()
                 self._start(self._zygotes.pop(action.number).stop())
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

@@ -17,6 +17,7 @@ from looseleaf.ids import Epoch, SessionId, Version, WorkerId, new_worker_id
 from looseleaf.protocol import fields
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.core.worker_life import KeepRules, Stage, WorkerFacts, WorkerRoster
+from looseleaf.services.worker_daemon.metrics import DaemonMetrics
 from looseleaf.services.worker_daemon.reaper import Reaper
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
 from looseleaf.services.worker_daemon.worker_process import Forker, WorkerLimits, WorkerProcess
@@ -67,7 +68,9 @@ class WorkerPool:
         new_requests: Callable[[StateOwner], StateRequests],
         env: dict[str, str],
         changed: Callable[[], None],
+        metrics: DaemonMetrics | None = None,
     ) -> None:
+        self.metrics = metrics or DaemonMetrics()
         self.roster = WorkerRoster(rules)
         # What is installed on this host, as it was last looked at.
         self._environment_id = ""
@@ -171,11 +174,13 @@ class WorkerPool:
         try:
             await self._make_room()
             owner = StateOwner(session_id, epoch)
+            began_s = time.monotonic()
             worker = await WorkerProcess.fork(
                 new_worker_id(), self._forker, self._env, self._new_requests(owner), self._reaper, self._limits
             )
         finally:
             self._forks_under_way -= 1
+        self.metrics.forked(time.monotonic() - began_s)
         facts = worker.facts
         facts.session_id, facts.epoch, facts.idle_since_s = session_id, epoch, time.monotonic()
         self.roster.workers[facts.worker_id] = facts
@@ -198,6 +203,9 @@ class WorkerPool:
     async def _forget_when_lost(self, worker: WorkerProcess) -> None:
         how = await asyncio.shield(worker.lost)
         facts = worker.facts
+        self.metrics.worker_ended(how, facts.end_reason)
+        if facts.prepared_ahead:
+            self.metrics.prefetched("wasted")
         if facts.unsaved:
             self._ended_holders.append(EndedHolder(facts.worker_id, facts.end_reason or how, time.monotonic()))
         self.roster.workers.pop(worker.facts.worker_id, None)
@@ -257,7 +265,9 @@ class WorkerPool:
         )
         self._changed()
         not_live = tuple(fields.texts(reply, "not_live", []))
-        return Prepared(worker, stage_ms, fields.integer(reply, "mapped_bytes", 0), not_live)
+        mapped_bytes = fields.integer(reply, "mapped_bytes", 0)
+        self.metrics.prepared(stage_ms, mapped_bytes, recipe.imports)
+        return Prepared(worker, stage_ms, mapped_bytes, not_live)
 
     async def prepare_ahead(
         self, worker_id: WorkerId | None, session_id: SessionId, epoch: Epoch, recipe: recipe_pb2.ExecutionRecipe
@@ -291,6 +301,10 @@ class WorkerPool:
             prepared = await self.prepare(worker, recipe, Version(recipe.version), ahead=True)
             worker.facts.prepare_ms = prepared.stage_ms["total"] = prepared.stage_ms["total"] + fork_ms
             prepared.stage_ms.setdefault("fork", fork_ms)
+            if worker.facts.prepared_ahead:
+                # What was made ready for the edit before this one.
+                self.metrics.prefetched("wasted")
+            worker.facts.prepared_ahead = True
         return prepared
 
     async def evict(self, worker_id: WorkerId, why: str, *, even_held: bool = False) -> bool:

@@ -30,6 +30,7 @@ from looseleaf.services.worker_daemon.gpus import probed_gpus
 from looseleaf.services.worker_daemon.heartbeat import CALL_TIMEOUT_S, Heartbeat
 from looseleaf.services.worker_daemon.host import Host
 from looseleaf.services.worker_daemon.kernel_endpoint import KernelEndpoint
+from looseleaf.services.worker_daemon.metrics import DaemonMetrics
 from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.reaper import Reaper, become_subreaper
 from looseleaf.services.worker_daemon.region_sources import StoreLocator
@@ -114,6 +115,8 @@ class _Builder:
         self.service.on_stop(self._stop_reaper)
         settings = self._zygote_settings()
         zygotes = ZygoteGenerations(lambda: Zygote(settings, self.reaper))
+        metrics = DaemonMetrics(self.service.registry)
+        metrics.follow(zygotes)
         await zygotes.start()
         self.service.on_stop(zygotes.stop)
         pool = WorkerPool(
@@ -124,6 +127,7 @@ class _Builder:
             self._requests,
             self._worker_env(),
             self.heartbeat.nudge,
+            metrics,
         )
         reporter = Reporter(self._report, self._release)
         endpoint = self._endpoint(pool)

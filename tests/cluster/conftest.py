@@ -173,9 +173,19 @@ class Notebook:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster_env() -> dict[str, str]:
+    """Variables with which a module's cluster starts; a module may have a fixture of this name of its own."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, cluster_env: dict[str, str]) -> Iterator[LocalCluster]:
     """One host with one virtual GPU; after it no process of the cluster is left."""
-    with running_cluster(tmp_path_factory.mktemp("cluster"), gpus=1) as found:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in cluster_env.items():
+            patch.setenv(name, value)
+        running = running_cluster(tmp_path_factory.mktemp("cluster"), gpus=1)
+    with running as found:
         yield found
 
 

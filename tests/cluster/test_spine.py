@@ -2,14 +2,49 @@
 
 from __future__ import annotations
 
+import socket
+import time
+import urllib.request
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from prometheus_client.parser import text_string_to_metric_families
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 NewNotebook = Callable[..., Any]
+SERVICES = ("store", "scheduler", "frontend", "daemon")
+CELL_LIMIT_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def metrics_ports() -> dict[str, int]:
+    """A free port for each service, below those that the system gives to clients by itself."""
+    found: list[int] = []
+    for port in range(21_000, 32_000):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) != 0:
+                found.append(port)
+        if len(found) == len(SERVICES):
+            break
+    return dict(zip(SERVICES, found, strict=True))
+
+
+@pytest.fixture(scope="module")
+def cluster_env(metrics_ports: dict[str, int]) -> dict[str, str]:
+    return {f"LOOSELEAF_{name.upper()}_METRICS_PORT": str(port) for name, port in metrics_ports.items()}
+
+
+def figures(ports: dict[str, int]) -> dict[str, float]:
+    """Every sample of all services by its name, labels added up."""
+    found: dict[str, float] = {}
+    for port in ports.values():
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
+            for family in text_string_to_metric_families(answer.read().decode()):
+                for sample in family.samples:
+                    found[sample.name] = found.get(sample.name, 0.0) + sample.value
+    return found
 
 
 def test_gpu_cell_runs_on_worker_and_kernel_sees_its_results(shared: Any) -> None:
@@ -150,3 +185,27 @@ def test_cell_computes_with_as_many_threads_as_the_kernel(notebook: Any) -> None
     assert notebook.ok("%%gpu\ntorch.get_num_threads()").value == "1"
     notebook.ok("torch.set_num_threads(3)")
     assert notebook.ok("%%gpu\ntorch.get_num_threads()").value == "3"
+
+
+def test_metrics_of_every_service_move_as_a_cell_runs(shared: Any, metrics_ports: dict[str, int]) -> None:
+    shared.ok("import torch\ngrid = torch.ones(1000)")
+    before = figures(metrics_ports)
+    limit_s = time.monotonic() + CELL_LIMIT_S
+    code = "heat = (grid.cuda() * 2).sum().item()"
+    # Refused while another cell's worker is on its way to be free.
+    while not shared.prepare(code)["worker_id"]:
+        assert time.monotonic() < limit_s
+    shared.ok(code)
+    expected = {
+        "looseleaf_start_latency_seconds_count", "looseleaf_prepare_seconds_count", "looseleaf_restore_bytes_count",
+        "looseleaf_save_seconds_count", "looseleaf_save_dirty_bytes_sum", "looseleaf_gpu_leased_seconds_total",
+        "looseleaf_gpu_busy_seconds_total", "looseleaf_prefetch_total", "looseleaf_edit_signal_seconds_count",
+        "looseleaf_scheduler_leases_handed_out_total", "looseleaf_rpc_requests_total",
+    }
+    after: dict[str, float] = {}
+    # What the scheduler hears of a cell comes after the cell's end.
+    while not expected <= {name for name, value in after.items() if value > before.get(name, 0.0)}:
+        assert time.monotonic() < limit_s, expected - after.keys()
+        after = figures(metrics_ports)
+    assert after["looseleaf_import_cache_nodes"] >= 1 and after["looseleaf_store_bytes"] > 0
+    assert after["looseleaf_queue_depth"] == 0 and after["looseleaf_scheduler_gpus"] == 1

@@ -39,6 +39,8 @@ class WorkerFacts:
     version: Version = Version(0)
     prepared_source_hash: str = ""
     prepare_ms: float = 0.0
+    # It was prepared before Run, and no cell has come to it since.
+    prepared_ahead: bool = False
     gpus: tuple[int, ...] = ()
     execution_id: ExecutionId = ExecutionId("")
     resident_bytes: int = 0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from looseleaf.checkpoint.manifest import (
     ALGORITHM_XXH3,
@@ -131,6 +132,7 @@ class Rig:
     scheduler: Scheduler
     servers: dict[str, RpcServer]
     channel: Channel
+    registry: CollectorRegistry
 
     @property
     def stub(self) -> Any:
@@ -195,7 +197,7 @@ async def rig(listen: Callable[[str], str]) -> AsyncIterator[Rig]:
     running = asyncio.create_task(service.run(build))
     channel = open_channel(listen("frontend"), peer="frontend")
     await channel.wait_ready(WAIT_S)
-    yield Rig(store, scheduler, servers, channel)
+    yield Rig(store, scheduler, servers, channel, service.registry)
     await channel.close()
     service.request_stop("test ended")
     assert await running == 0

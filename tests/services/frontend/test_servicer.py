@@ -102,6 +102,7 @@ async def test_prepare_cpu_cell_skips_the_scheduler(rig: Any) -> None:
     assert response.recipe.label == CPU
     assert response.skipped_reason.startswith("A CPU cell")
     assert rig.scheduler.preparations == []
+    assert rig.registry.get_sample_value("looseleaf_edit_signal_seconds_count") == 0
 
 
 async def test_prepare_gpu_cell_asks_the_scheduler(rig: Any) -> None:
@@ -112,6 +113,8 @@ async def test_prepare_gpu_cell_asks_the_scheduler(rig: Any) -> None:
     (order,) = rig.scheduler.preparations
     assert (order.request_id, order.session_id, order.epoch) == ("r-1", "s-1", 3)
     assert order.recipe == response.recipe
+    assert rig.registry.get_sample_value("looseleaf_edit_signal_seconds_count") == 1
+    assert rig.registry.get_sample_value("looseleaf_frontend_sessions") == 1
 
 
 async def test_prepare_older_edit_is_dropped(rig: Any) -> None:
@@ -188,6 +191,7 @@ async def test_submit_of_a_cell_that_looks_like_cpu_is_for_a_gpu(rig: Any) -> No
     rig.scheduler.may_lease.set()
     async with rig.submit("helper(a)") as stream:
         assert (await stream.read()).recipe.label == GPU
+    assert rig.registry.get_sample_value("looseleaf_recipe_miss_total", {"kind": "device"}) == 1
 
 
 async def test_submit_with_version_ahead_of_the_store_is_refused(rig: Any) -> None:

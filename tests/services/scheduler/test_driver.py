@@ -106,6 +106,13 @@ async def test_record_is_written_before_the_order_goes_out(rig: Any) -> None:
     assert rig.orders.seen == [[ExecutionState.DISPATCHED]]
     assert rig.registry.get_sample_value("looseleaf_scheduler_leases_handed_out_total", {"path": "COLD"}) == 1
     assert rig.registry.get_sample_value("looseleaf_scheduler_leases") == 1
+    assert rig.registry.get_sample_value("looseleaf_prepare_seconds_count", {"stage": "queue"}) == 1
+    assert rig.registry.get_sample_value("looseleaf_scheduler_gpus") == 1
+    leased = "looseleaf_gpu_leased_seconds_total"
+    assert rig.registry.get_sample_value(leased) == 0
+    rig.clock.advance(7.0)
+    await rig.heartbeat()
+    assert rig.registry.get_sample_value(leased) == 7.0
 
 
 async def test_disk_that_comes_back_only_delays(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,135 @@
+"""Prometheus figures of one host beside those of its RPCs: starts, saves, preparations, workers, the import cache."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from looseleaf.rpc.metrics import BYTES_BUCKETS, LATENCY_BUCKETS_S, START_BUCKETS_S, prepare_seconds
+from looseleaf.services.worker_daemon.generations import ZygoteGenerations
+from looseleaf.v1 import scheduler_pb2
+
+WORKER_STAGES: Final = ("import", "restore")
+PREFETCH_RESULTS: Final = ("used", "stale", "wasted")
+# How the sentences of `WorkerFacts.end_reason` begin, and the word that stands for each in a label.
+END_REASONS: Final = {
+    "was idle": "idle",
+    "made way": "made_way",
+    "was started before packages": "outdated",
+    "belonged to an earlier owner": "superseded",
+    "was ended as its notebook asked": "asked",
+    "was ended after a failure": "failure",
+    "was ended with its cell": "cell_cut_off",
+    "was ended with what its cell had left": "leftovers",
+}
+
+
+class DaemonMetrics:
+    """No label ever has a session's id or another word of a person's: their number is bounded by this file."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        registry = registry or CollectorRegistry()
+        self._start = Histogram(
+            "looseleaf_start_latency_seconds", "Time from Run to the first statement of a GPU cell", ["path"],
+            buckets=START_BUCKETS_S, registry=registry)
+        self._prepare = prepare_seconds(registry)
+        self._restore = Histogram(
+            "looseleaf_restore_bytes", "Bytes of variables that a preparation mapped", buckets=BYTES_BUCKETS,
+            registry=registry)
+        self._save = Histogram(
+            "looseleaf_save_seconds", "Time from a GPU cell's end to its staged version", buckets=LATENCY_BUCKETS_S,
+            registry=registry)
+        self._dirty = Histogram(
+            "looseleaf_save_dirty_bytes", "Bytes that the save of a GPU cell moved", buckets=BYTES_BUCKETS,
+            registry=registry)
+        self._busy = Counter(
+            "looseleaf_gpu_busy_seconds", "GPU-seconds from a cell's first use of its GPU to the end of its save",
+            registry=registry)
+        self._prefetch = Counter(
+            "looseleaf_prefetch", "Workers that were prepared before Run, by what became of that", ["result"],
+            registry=registry)
+        self._misses = Counter(
+            "looseleaf_recipe_miss", "Cells that needed what their recipe did not say", ["kind"], registry=registry)
+        self._exits = Counter("looseleaf_worker_exit", "Workers that ended, by why", ["reason"], registry=registry)
+        self._nodes = Gauge(
+            "looseleaf_import_cache_nodes", "Zygotes that live: warm processes to fork from", registry=registry)
+        self._hits = Counter(
+            "looseleaf_import_cache_hits", "Preparations whose packages the zygote had all imported",
+            registry=registry)
+        self._lacks = Counter(
+            "looseleaf_import_cache_misses", "Preparations that had to import packages", registry=registry)
+        self._evictions = Counter(
+            "looseleaf_import_cache_evictions", "Zygotes that were replaced, as after an install", registry=registry)
+        self._zygotes: ZygoteGenerations | None = None
+        for result in PREFETCH_RESULTS:
+            self._prefetch.labels(result)
+        for kind in ("var", "import", "device"):
+            self._misses.labels(kind)
+
+    def follow(self, zygotes: ZygoteGenerations) -> None:
+        """Shows the import cache of this host."""
+        self._zygotes = zygotes
+        self._nodes.set_function(lambda: len(zygotes.pids))
+        zygotes.on_evicted = self._evictions.inc
+
+    def forked(self, fork_s: float) -> None:
+        """A worker was forked and said hello."""
+        self._prepare.labels("fork").observe(fork_s)
+
+    def prepared(self, stage_ms: Mapping[str, float], mapped_bytes: int, imports: Iterable[str]) -> None:
+        """A worker holds a recipe's closures; `imports`: modules that the recipe names."""
+        for stage in WORKER_STAGES:
+            if stage in stage_ms:
+                self._prepare.labels(stage).observe(stage_ms[stage] / 1000)
+        self._restore.observe(mapped_bytes)
+        if self._zygotes is not None:
+            lacking = _packages(imports) - _packages(self._zygotes.imports)
+            (self._lacks if lacking else self._hits).inc()
+
+    def prefetched(self, result: str) -> None:
+        """What became of a worker that was prepared before Run: one of PREFETCH_RESULTS."""
+        self._prefetch.labels(result).inc()
+
+    def missed(self, kind: str) -> None:
+        """A cell needed a "var" or an "import" that its recipe lacks, or no "device" although it said so."""
+        self._misses.labels(kind).inc()
+
+    def cell_started(self, path: str, start_ms: float) -> None:
+        """The first statement runs; `path` is a StartPath's name."""
+        self._start.labels(path.removeprefix("START_PATH_").lower()).observe(start_ms / 1000)
+
+    def cell_saved(self, figures: scheduler_pb2.ExecutionFigures) -> None:
+        """The cell's version is staged."""
+        self._save.observe(figures.save_ms / 1000)
+        self._dirty.observe(figures.bytes_moved)
+
+    def gpus_used(self, gpu_s: float) -> None:
+        """A cell used GPUs for so many GPU-seconds."""
+        self._busy.inc(gpu_s)
+
+    def worker_ended(self, how: str, end_reason: str) -> None:
+        """A worker process is gone; both as `WorkerProcess.lost` and `WorkerFacts.end_reason` say."""
+        self._exits.labels(exit_reason(how, end_reason)).inc()
+
+
+def exit_reason(how: str, end_reason: str) -> str:
+    """One word for why a worker ended: the decision if there was one, else the signal or kind of exit code."""
+    # The longest first: one sentence may begin as another does.
+    for beginning in sorted(END_REASONS, key=len, reverse=True):
+        if end_reason.startswith(beginning):
+            return END_REASONS[beginning]
+    if end_reason:
+        return "other"
+    if how.startswith("was killed by SIG"):
+        return how.removeprefix("was killed by ").split()[0]
+    if how.startswith("was killed by"):
+        return "other_signal"
+    return "exited" if how == "exited with code 0" else "exit_code"
+
+
+def _packages(modules: Iterable[str]) -> frozenset[str]:
+    """The packages of modules, without those of Python itself."""
+    return frozenset(name.partition(".")[0] for name in modules) - sys.stdlib_module_names
