@@ -16,6 +16,10 @@ import structlog
 
 # The only ids that `log_context` binds.
 CONTEXT_KEYS = frozenset({"session", "execution", "cell", "worker", "host", "epoch", "request", "method"})
+# Those that go along when one service calls another, so that the lines of one cell can be found in all logs.
+CARRIED_KEYS = ("session", "execution", "cell", "worker", "host")
+# A longer id is none of ours: a front end names its cells as it likes.
+CARRIED_CHARS_MAX = 128
 WITHHELD_KEYS = frozenset({"source", "code_text", "value", "token", "stdin", "password", "output", "namespace"})
 TEXT_CHARS_MAX = 4_000
 
@@ -36,18 +40,41 @@ def log_context(**ids: Any) -> Iterator[None]:
         yield
 
 
-def configure_logs(service: str, level: str = "info", stream: TextIO | None = None) -> None:
+# What every event of this process has beside the context's ids; set once, by `configure_logs`.
+_own_ids: dict[str, str] = {}
+
+
+def own_ids() -> dict[str, str]:
+    """Ids that are this process's own, such as a daemon's host: another's never take their place."""
+    return dict(_own_ids)
+
+
+def carried_ids() -> dict[str, str]:
+    """The ids that a call of the current task takes along; printable ASCII, of at most CARRIED_CHARS_MAX characters."""
+    known = {**structlog.contextvars.get_contextvars(), **_own_ids}
+    found = {key: str(known[key]) for key in CARRIED_KEYS if known.get(key)}
+    return {
+        key: text for key, text in found.items()
+        if text.isascii() and text.isprintable() and len(text) <= CARRIED_CHARS_MAX
+    }
+
+
+def configure_logs(service: str, level: str = "info", stream: TextIO | None = None, host: str = "") -> None:
     """Sends structlog's and the standard library's events of this process to `stream` (default stderr).
 
-    A line that cannot be written, as on a full disk, is lost; whoever logs it never gets an error.
+    `host`: the host that this process is the daemon of, for every event. A line that cannot be written, as on a full
+    disk, is lost; whoever logs it never gets an error.
     """
     target = stream or sys.stderr
+    _own_ids.clear()
+    if host:
+        _own_ids["host"] = host
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
-        _add_service(service),
+        _add_own(service),
         withhold,
     ]
     renderer: list[Any]
@@ -85,9 +112,10 @@ class _LineWriter:
     debug = info = warning = error = critical = msg
 
 
-def _add_service(service: str) -> Any:
+def _add_own(service: str) -> Any:
     def add(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-        event.setdefault("service", service)
+        for key, value in {"service": service, **_own_ids}.items():
+            event.setdefault(key, value)
         return event
 
     return add

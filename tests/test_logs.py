@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import structlog
 
-from looseleaf.logs import TEXT_CHARS_MAX, configure_logs, get_logger, log_context
+from looseleaf.logs import TEXT_CHARS_MAX, carried_ids, configure_logs, get_logger, log_context, own_ids
 
 
 @pytest.fixture
@@ -42,6 +42,30 @@ def test_event_is_one_json_line_with_service_level_and_context(stream: io.String
     assert event == {
         "event": "worker_prepared", "level": "info", "service": "store", "session": "s-1", "epoch": 3, "size_bytes": 5,
     }
+
+
+def test_host_of_the_process_is_in_every_event_that_names_no_other(restored: None) -> None:
+    text = io.StringIO()
+    configure_logs("daemon", "info", text, host="h0")
+    get_logger().info("worker_prepared")
+    get_logger().info("regions_fetched", host="h1")
+    logging.getLogger("asyncio").warning("odd")
+    assert [event["host"] for event in lines(text)] == ["h0", "h1", "h0"]
+    with log_context(session="s-1", epoch=2, request="r-1"):
+        assert carried_ids() == {"session": "s-1", "host": "h0"}
+    configure_logs("store", "info", text)
+    assert own_ids() == carried_ids() == {}
+
+
+def test_terminal_gets_text_and_a_file_gets_json(restored: None) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    configure_logs("store", "info", terminal)
+    get_logger().info("store_opened", sessions=3)
+    assert "store_opened" in terminal.getvalue() and "{" not in terminal.getvalue()
 
 
 def test_cell_text_values_and_tokens_are_withheld(stream: io.StringIO) -> None:

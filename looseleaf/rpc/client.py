@@ -30,6 +30,7 @@ import grpc
 import structlog
 
 from looseleaf.errors import InvalidArgument, LooseLeafError
+from looseleaf.logs import carried_ids
 from looseleaf.rpc import policy, status
 
 NO_DEADLINE: Final = math.inf
@@ -101,9 +102,10 @@ class _Method:
             raise status.timeout_passed(self._peer, self._target)
         limit = policy.effective_timeout_s(timeout_s)
         request_id = structlog.contextvars.get_contextvars().get("request") or secrets.token_hex(8)
+        ids = ((policy.CARRIED_ID_PREFIX + key, value) for key, value in carried_ids().items())
         return {
             "timeout": None if limit == NO_DEADLINE else limit,
-            "metadata": ((policy.REQUEST_ID_KEY, str(request_id)),),
+            "metadata": ((policy.REQUEST_ID_KEY, str(request_id)), *ids),
         }
 
 

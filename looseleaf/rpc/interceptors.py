@@ -17,7 +17,7 @@ import grpc
 from grpc_status import rpc_status
 
 from looseleaf.errors import Internal, LooseLeafError, Timeout, Unsupported
-from looseleaf.logs import get_logger, log_context
+from looseleaf.logs import CARRIED_KEYS, get_logger, log_context, own_ids
 from looseleaf.rpc import policy, status
 from looseleaf.rpc.metrics import RpcMetrics
 
@@ -101,16 +101,22 @@ class LayerInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 @asynccontextmanager
 async def request_id_layer(call: Call) -> AsyncIterator[None]:
-    """Binds the request's id (the caller's or a new one) and the ids that the request names to the log context."""
+    """Binds to the log context the request's id (the caller's or a new one) and the ids of what it is about.
+
+    Those that the request names count for more than those that its caller sent along, and this process's own for most.
+    """
     metadata = dict(call.context.invocation_metadata() or ())
     request_id = metadata.get(policy.REQUEST_ID_KEY) or secrets.token_hex(8)
     ids: dict[str, Any] = {"request": request_id, "method": call.method}
+    for key in CARRIED_KEYS:
+        if value := metadata.get(policy.CARRIED_ID_PREFIX + key):
+            ids[key] = value
     if call.request is not None:
         known = call.request.DESCRIPTOR.fields_by_name
         for field, key in _LOGGED_FIELDS.items():
             if field in known and (value := getattr(call.request, field)):
                 ids[key] = value
-    with log_context(**ids):
+    with log_context(**{**ids, **own_ids()}):
         yield
 
 

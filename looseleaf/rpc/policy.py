@@ -18,6 +18,8 @@ RETRY_ATTEMPTS_MAX: Final = 4
 DEADLINE_MARGIN_S: Final = 0.05
 # Metadata key that ties together the log lines of one request across services.
 REQUEST_ID_KEY: Final = "x-looseleaf-request"
+# Metadata keys of the ids that a call takes along for the logs: `x-looseleaf-session` and so on.
+CARRIED_ID_PREFIX: Final = "x-looseleaf-"
 # Metadata key by which a server tells gRPC's own retry not to try again.
 RETRY_PUSHBACK_KEY: Final = "grpc-retry-pushback-ms"
 

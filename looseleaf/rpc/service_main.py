@@ -61,7 +61,7 @@ def service_main(
     except ConfigError as error:
         print(f"looseleaf {name}: {error.message}", file=sys.stderr)
         return EXIT_CONFIG
-    configure_logs(name, config.log_level)
+    configure_logs(name, config.log_level, host=getattr(config, "host_id", ""))
     try:
         return asyncio.run(_run(name, config, build, lifeline))
     except LooseLeafError as error:

@@ -19,6 +19,7 @@ from looseleaf.protocol.aio_rpc import AsyncLink
 from looseleaf.protocol.frames import PROTOCOL_VERSION
 from looseleaf.protocol.rpc import Reply
 from looseleaf.services.worker_daemon.arena_mappers import orphans_gone
+from looseleaf.services.worker_daemon.log_ids import with_ids
 from looseleaf.services.worker_daemon.peer_process import PeerProcess
 from looseleaf.services.worker_daemon.run_relay import RelayClients, RunRelay
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
@@ -185,7 +186,7 @@ class KernelConnection:
             "evict_workers": self._evict_workers,
             "release_unsaved": self._release_unsaved,
         }
-        self._link = AsyncLink(AsyncChannel(sock), handlers=handlers)
+        self._link = AsyncLink(AsyncChannel(sock), handlers=with_ids(owner, handlers))
 
     @property
     def session_id(self) -> SessionId:

@@ -20,6 +20,7 @@ from looseleaf.protocol import fields
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.aio_rpc import AsyncLink
 from looseleaf.services.worker_daemon.core.worker_life import Stage, WorkerFacts
+from looseleaf.services.worker_daemon.log_ids import with_ids
 from looseleaf.services.worker_daemon.log_pipe import LogPipe
 from looseleaf.services.worker_daemon.reaper import Reaper, describe_exit
 from looseleaf.services.worker_daemon.state_requests import StateRequests
@@ -116,7 +117,8 @@ class WorkerProcess:
         return worker
 
     def _connect(self, sock: socket.socket, log_fd: int) -> None:
-        self._link = AsyncLink(AsyncChannel(sock), handlers=self.requests.handlers(), on_event=self._on_event)
+        handlers = with_ids(self.requests.owner, self.requests.handlers())
+        self._link = AsyncLink(AsyncChannel(sock), handlers=handlers, on_event=self._on_event)
         self._log = LogPipe(log_fd, self.facts.worker_id)
         # In a context of its own: it outlives the call that asked for the worker, with its deadline and its log ids.
         self._serving = asyncio.create_task(self._serve_until_lost(), context=Context())

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import time
 import urllib.request
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+
+from looseleaf.local.cluster import LocalCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
@@ -209,3 +213,29 @@ def test_metrics_of_every_service_move_as_a_cell_runs(shared: Any, metrics_ports
         after = figures(metrics_ports)
     assert after["looseleaf_import_cache_nodes"] >= 1 and after["looseleaf_store_bytes"] > 0
     assert after["looseleaf_queue_depth"] == 0 and after["looseleaf_scheduler_gpus"] == 1
+
+
+def test_logs_have_the_ids_of_a_cell_in_every_service_and_no_word_of_it(cluster: LocalCluster, shared: Any) -> None:
+    word = "ll_marker_7f3a"
+    shared.ok(f"import torch\n{word}_cpu = '{word}'")
+    gpu = f"{word}_gpu = torch.ones(2).cuda()  # {word}\nprint({word}_cpu)"
+    shared.prepare(gpu)
+    shared.ok(gpu)
+    failed = shared.run(f"%%gpu\nraise ValueError('{word}')")
+    assert failed.ename == "ValueError"
+    folders = {Path(cluster.record.data), cluster.run_dir}
+    # The index has a log of its own kind, which is state.
+    logs = {path for folder in folders for path in folder.rglob("logs/*") if path.is_file()}
+    assert {"scheduler.log", "frontend.log", "checkpoint-store.log", "daemon-h0.log"} <= {path.name for path in logs}
+    assert [str(path) for path in logs if word in path.read_text(errors="replace")] == []
+    limit_s = time.monotonic() + CELL_LIMIT_S
+    told = {name: next(path for path in logs if path.name == f"{name}.log") for name in ("scheduler", "daemon-h0")}
+    while not set.intersection(*(executions_in(path) for path in told.values())):
+        assert time.monotonic() < limit_s, told
+
+
+def executions_in(log: Path) -> set[str]:
+    """Executions of whose events the log has their session and host too."""
+    whole = log.read_text(errors="replace").rpartition("\n")[0]
+    events = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
+    return {event["execution"] for event in events if {"execution", "session", "host"} <= event.keys()}

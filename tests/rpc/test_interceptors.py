@@ -8,6 +8,7 @@ import grpc
 import pytest
 import structlog
 
+from looseleaf import logs
 from looseleaf.errors import Internal, NotFound, Timeout, Unsupported
 from looseleaf.v1 import checkpoint_store_pb2 as store_pb
 from looseleaf.v1 import scheduler_pb2 as scheduler_pb
@@ -114,6 +115,28 @@ async def test_log_context_has_the_ids_of_the_request_and_none_after_it(rig: Any
         "session": "s-1", "execution": "x-1", "epoch": 4,
     }]
     assert structlog.contextvars.get_contextvars() == {}
+
+
+async def test_ids_of_the_caller_go_along_and_give_way_to_the_requests_and_the_servers_own(
+    rig: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[dict[str, Any]] = []
+
+    async def look(_context: Any) -> None:
+        seen.append(structlog.contextvars.get_contextvars())
+
+    rig.behaviour.act = look
+    request = scheduler_pb.RequestRunRequest(session_id="s-1")
+    caller = {"session": "s-0", "execution": "x-1", "cell": "häuser", "worker": "w" * 200, "host": "h1", "epoch": 9}
+    with structlog.contextvars.bound_contextvars(**caller):
+        async for _message in rig.scheduler.RequestRun(request, timeout_s=LIMIT_S):
+            pass
+        monkeypatch.setitem(logs._own_ids, "host", "h7")
+        async for _message in rig.scheduler.RequestRun(request, timeout_s=LIMIT_S):
+            pass
+    first, second = ({key: value for key, value in ids.items() if key not in ("request", "method")} for ids in seen)
+    assert first == {"session": "s-1", "execution": "x-1", "host": "h1"}
+    assert second == {"session": "s-1", "execution": "x-1", "host": "h7"}
 
 
 async def test_metrics_count_outcomes_and_nothing_stays_running(rig: Any) -> None:
