@@ -17,9 +17,12 @@ from typing import Any, Final
 from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
+from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbclient.util import ensure_async, run_sync
 
+from looseleaf.batch.cells import cell_key, device_wish, is_executed
 from looseleaf.batch.report import CellRecord
+from looseleaf.batch.save_keeper import SaveKeeper
 from looseleaf.kernel.install import KERNEL_NAME, kernel_spec
 from looseleaf.kernel.preparations import PREPARE_REQUEST
 
@@ -28,6 +31,8 @@ LOOKAHEAD_CELLS: Final = 4
 # A socket's path has at most 107 bytes; what is added to the folder has 40.
 SOCKET_FOLDER_BYTES_MAX: Final = 64
 PREPARE_REPLY_TIMEOUT_S: Final = 60.0
+# Of everything that a notebook has, which may be many GiB.
+SAVE_REPLY_TIMEOUT_S: Final = 3600.0
 # Beside a cell that has run for so long the next GPU cell is prepared; shorter ones would only be slowed down.
 PREPARE_AFTER_S: Final = 0.3
 # A kernel that has not answered is asked again; also when its outputs do not arrive yet.
@@ -57,7 +62,8 @@ class BatchClient(NotebookClient):
     Between two cells it waits `think_s` seconds, as a person would; then, and while a cell runs long, the next GPU cell
     is prepared. `priority`: of its GPU cells, "batch" or "interactive". `on_start` gets a cell and its index,
     `on_record` the record of a cell that ended. `spec`: the kernelspec, else ours for the daemon at `endpoint`, with
-    `env`. Everything else as for NotebookClient; many run side by side in one event loop.
+    `env`. `keeper`: saves the state between cells, and knows where the run goes on. Everything else as for
+    NotebookClient; many run side by side in one event loop.
     """
 
     def __init__(
@@ -71,6 +77,7 @@ class BatchClient(NotebookClient):
         on_record: Callable[[CellRecord], None] | None = None,
         env: Mapping[str, str] | None = None,
         spec: Mapping[str, Any] | None = None,
+        keeper: SaveKeeper | None = None,
         **kwargs: Any,
     ) -> None:
         # Sockets in a folder of our own: nobody else on the machine reads what a notebook says.
@@ -101,6 +108,7 @@ class BatchClient(NotebookClient):
         self._priority = priority
         self._on_start = on_start
         self._on_record = on_record
+        self._keeper = keeper
         self._preparing: asyncio.Task[None] | None = None
         self._edit_sequence = 0
         self._began_s = 0.0
@@ -116,6 +124,8 @@ class BatchClient(NotebookClient):
             await asyncio.shield(starting)
             await self.async_start_new_kernel_client()
             self.kernel_start_s = time.monotonic() - began_s
+            if self._keeper is not None:
+                await self._keeper.begin(self._ask_to_save, self.nb)
             yield
         finally:
             await asyncio.gather(starting, return_exceptions=True)
@@ -167,6 +177,10 @@ class BatchClient(NotebookClient):
         """One cell, after the pause. Raises RunStopped if it shall not begin, and else as nbclient."""
         if not is_executed(cell) or self.skip_cells_with_tag in cell.metadata.get("tags", []):
             return await super().async_execute_cell(cell, cell_index, execution_count, store_history)
+        if self._keeper is not None and cell_index < self._keeper.first_index:
+            # nbclient numbers the cells.
+            self.code_cells_executed += 1
+            return cell
         if self.kernel_pid is None and self.km is not None:
             self.kernel_pid = getattr(self.km.provisioner, "pid", None)
         if self._think_s and self.records:
@@ -187,12 +201,32 @@ class BatchClient(NotebookClient):
         self.cell_runs = True
         self._preparing = asyncio.create_task(self._prepare_while_it_runs(self._later(cell_index)))
         try:
-            return await super().async_execute_cell(cell, cell_index, execution_count, store_history)
+            ended = await super().async_execute_cell(cell, cell_index, execution_count, store_history)
+        except (CellTimeoutError, DeadKernelError) as error:
+            self._record_lost(cell, cell_index, error)
+            raise
         finally:
             self.cell_runs = False
             self._begun.set()
             if self.kc is not None:
                 self.kc.session.metadata = {}
+        if self._keeper is not None:
+            await self._keeper.cell_ended(self._ask_to_save, self.nb, cell_index)
+            self._prepare_later(cell_index)
+        return ended
+
+    def _record_lost(self, cell: Any, cell_index: int, error: Exception) -> None:
+        """The row of a cell of which no reply came: figures of a GPU are not known."""
+        ename = "CELL_TIMEOUT" if isinstance(error, CellTimeoutError) else "KERNEL_DIED"
+        record = CellRecord(cell_key(cell, cell_index), label=device_wish(cell) or "unknown", path="")
+        record.run_s = time.monotonic() - self._began_s
+        record.error = {"ename": ename, "evalue": str(error).partition("\n")[0]}
+        self._add_record(record)
+
+    def _add_record(self, record: CellRecord) -> None:
+        self.records.append(record)
+        if self._on_record is not None:
+            self._on_record(record)
 
     def process_message(self, msg: Any, cell: Any, cell_index: int) -> Any:
         """As nbclient's."""
@@ -208,10 +242,12 @@ class BatchClient(NotebookClient):
             record.run_s = time.monotonic() - self._began_s
         if content.get("status") != "ok" and record.error is None:
             record.error = {"ename": content.get("ename"), "evalue": content.get("evalue")}
-        self.records.append(record)
-        if self._on_record is not None:
-            self._on_record(record)
+        self._add_record(record)
         await self._stop_preparing()
+        if self._keeper is None:
+            self._prepare_later(cell_index)
+
+    def _prepare_later(self, cell_index: int) -> None:
         if not self._stopping:
             self._preparing = asyncio.create_task(self._prepare_next(self._later(cell_index)))
 
@@ -231,19 +267,32 @@ class BatchClient(NotebookClient):
                 return
 
     async def _ask_prepare(self, cell: Any) -> dict[str, Any]:
-        assert self.kc is not None
         self._edit_sequence += 1
         asked = {
             "cell_id": cell.get("id", ""), "source": cell.source, "edit_sequence": self._edit_sequence,
             "device_override": device_wish(cell),
         }  # fmt: skip
-        message = self.kc.session.msg(PREPARE_REQUEST, asked)
+        return await self._ask(PREPARE_REQUEST, asked, PREPARE_REPLY_TIMEOUT_S)
+
+    async def _ask_to_save(self, message_type: str, asked: dict[str, Any]) -> dict[str, Any]:
+        return await self._ask(message_type, asked, SAVE_REPLY_TIMEOUT_S)
+
+    async def _ask(self, message_type: str, asked: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+        """One at a time: a reply that another waits for would be lost. Raises DeadKernelError."""
+        assert self.kc is not None
+        message = self.kc.session.msg(message_type, asked)
         self.kc.control_channel.send(message)
+        limit_s = time.monotonic() + timeout_s
         while True:
-            reply = await self.kc.control_channel.get_msg(timeout=PREPARE_REPLY_TIMEOUT_S)
-            if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
-                content: dict[str, Any] = reply["content"]
-                return content
+            with contextlib.suppress(queue.Empty):
+                reply = await self.kc.control_channel.get_msg(timeout=ANSWER_POLL_S)
+                if reply["parent_header"].get("msg_id") == message["header"]["msg_id"]:
+                    content: dict[str, Any] = reply["content"]
+                    return content
+            if not await ensure_async(self.kc.is_alive()):  # type: ignore[attr-defined]
+                raise DeadKernelError("the kernel died before it answered")
+            if time.monotonic() > limit_s:
+                raise queue.Empty
 
     async def _stop_preparing(self) -> None:
         """Run does not wait for a preparation; what it has reached is used."""
@@ -272,20 +321,3 @@ def _folder_of_sockets() -> str | None:
         return None
     others = (os.environ.get("XDG_RUNTIME_DIR", ""), "/tmp")
     return next((folder for folder in others if os.access(folder, os.W_OK)), None)
-
-
-def is_executed(cell: Any) -> bool:
-    """Whether the cell is code that runs."""
-    return cell.cell_type == "code" and bool(cell.source.strip())
-
-
-def cell_key(cell: Any, index: int) -> str:
-    """What a report calls the cell: its id, or its place in a notebook without ids."""
-    return str(cell.get("id") or index)
-
-
-def device_wish(cell: Any) -> str:
-    """The device that the cell's metadata asks for, gpu or cpu; else empty."""
-    wishes = cell.metadata.get("looseleaf")
-    device = wishes.get("device", "") if isinstance(wishes, dict) else ""
-    return device if device in ("gpu", "cpu") else ""

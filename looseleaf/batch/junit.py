@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 from xml.etree import ElementTree as ET
 
-from looseleaf.batch.client import cell_key, is_executed
+from looseleaf.batch.cells import cell_key, is_executed
 from looseleaf.batch.report import CellRecord, NotebookReport
 from looseleaf.batch.run import is_system_reason
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
-from looseleaf.batch.client import is_executed
+from looseleaf.batch.cells import is_executed
 from looseleaf.batch.files import Job
 from looseleaf.batch.report import CellRecord, NotebookReport
 from looseleaf.batch.run import BatchResult

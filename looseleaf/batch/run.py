@@ -15,6 +15,9 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from looseleaf.batch.client import BatchClient, RunStopped
 from looseleaf.batch.pool import Pool
 from looseleaf.batch.report import CellRecord
+from looseleaf.batch.resume import ResumeRecord
+from looseleaf.batch.save_keeper import SaveKeeper
+from looseleaf.errors import LooseLeafError
 
 # A cell that was interrupted has so long to end by itself.
 INTERRUPT_GRACE_S: Final = 15.0
@@ -56,6 +59,8 @@ class BatchResult:
     outcome: Outcome = Outcome.OK
     start_s: float = 0.0
     wall_s: float = 0.0
+    # Cells before this one ran in an earlier run.
+    first_index: int = 0
 
 
 def environment_of(embedded: bool) -> dict[str, str]:
@@ -94,17 +99,23 @@ async def run_notebook_async(
     on_record: Callable[[CellRecord], None] | None = None,
     stop: StopSignal | None = None,
     embedded: bool = False,
+    record: ResumeRecord | None = None,
 ) -> BatchResult:
     """Runs all cells of `nb` in `folder`; outputs go into `nb`. A failing cell ends the run and is in the result.
 
     After `stop` the running cell is interrupted, what it has shown is kept, and no other begins. `embedded`: the
-    session ends with the run, so its state is saved for GPU cells only.
+    session ends with the run, so its state is saved for GPU cells only. `record`: where it goes on, and what a later
+    run needs to do so; with it the state is saved between cells.
     """
     stop = stop or StopSignal()
     began_s = time.monotonic()
+    env = environment_of(embedded)
+    keeper = SaveKeeper(record) if record is not None else None
+    if keeper is not None and keeper.session_id:
+        env["LOOSELEAF_SESSION"] = keeper.session_id
     client = BatchClient(
         nb, endpoint=endpoint, think_s=think_s, priority=priority, on_start=on_start, on_record=on_record,
-        timeout=timeout_s, resources={"metadata": {"path": str(folder)}}, env=environment_of(embedded),
+        timeout=timeout_s, resources={"metadata": {"path": str(folder)}}, env=env, keeper=keeper,
     )  # fmt: skip
     running = asyncio.ensure_future(client.async_execute())
     try:
@@ -122,6 +133,10 @@ async def run_notebook_async(
             await asyncio.wait({running})
     if result.failure:
         result.failed_cell = client.current_cell
+    if keeper is not None:
+        result.first_index = keeper.first_index
+        if result.outcome is Outcome.OK:
+            keeper.ended_well()
     result.start_s, result.wall_s = client.kernel_start_s, time.monotonic() - began_s
     return result
 
@@ -159,6 +174,8 @@ def _judge(error: BaseException | None, client: BatchClient, timeout_s: float | 
             return outcome, f"{error.ename}: {error.evalue}"
         case CellTimeoutError():
             return Outcome.CELL_FAILED, f"CELL_TIMEOUT: the cell did not end within {timeout_s:g} s"
+        case LooseLeafError():
+            return Outcome.SYSTEM_FAILED, f"{error.reason}: {error.message}"
         case DeadKernelError():
             text = "KERNEL_DIED: the kernel process ended by itself; saved state is in the cluster"
             return Outcome.SYSTEM_FAILED, text

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from looseleaf.batch.client import cell_key
+from looseleaf.batch.cells import cell_key
 from looseleaf.batch.files import Job, write_notebook
 from looseleaf.batch.pool import Pool
 from looseleaf.batch.report import CellRecord
+from looseleaf.batch.resume import ResumeRecord, refuse_without_cluster
 from looseleaf.batch.run import BatchResult, Outcome, StopSignal, run_notebook_async
 
 JOBS_MAX: Final = 64
@@ -41,12 +42,16 @@ class Listener(Protocol):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """How all notebooks of a run go. `at_once`: how many kernels there may be."""
+    """How all notebooks of a run go. `at_once`: how many kernels there may be.
+
+    `resume`: each goes on where its last run stopped, if that is known.
+    """
 
     at_once: int = 1
     think_s: float = 0.0
     timeout_s: float | None = None
     fail_fast: bool = False
+    resume: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,7 @@ def run_all(jobs: Sequence[Job], pool: Pool, options: RunOptions, listener: List
 
     The first signal interrupts the running cells and begins nothing more, a second one ends the kernels at once; what
     was executed is written in either case. With `fail_fast` the first failure stops the others in the same way.
+    Raises PreconditionFailed `RESUME_WITHOUT_CLUSTER` before anything runs.
     """
     return asyncio.run(_Runs(jobs, pool, options, listener).run())
 
@@ -75,6 +81,10 @@ class _Runs:
         self._stop = StopSignal()
         self._places = asyncio.Semaphore(options.at_once)
         self._interrupted = False
+        # The state of a run whose cluster ends with it is gone by then.
+        kept = [ResumeRecord.read(job.output) if options.resume else ResumeRecord.beside(job.output) for job in jobs]
+        refuse_without_cluster(kept, pool.embedded)
+        self._records = [None if pool.embedded else record for record in kept]
 
     async def run(self) -> RunsResult:
         with self._signals():
@@ -120,7 +130,8 @@ class _Runs:
         try:
             result = await run_notebook_async(
                 job.nb, self._pool.endpoint_of(index), folder=job.folder, think_s=options.think_s,
-                timeout_s=options.timeout_s, stop=self._stop, embedded=self._pool.embedded, on_start=cell_began,
+                timeout_s=options.timeout_s, stop=self._stop, record=self._records[index],
+                embedded=self._pool.embedded, on_start=cell_began,
                 on_record=lambda record: listener.cell_ended(index, record),
             )  # fmt: skip
         except Exception as error:

@@ -41,6 +41,7 @@ from looseleaf.kernel.preparations import PREPARE_REPLY, PREPARE_REQUEST, Prepar
 from looseleaf.kernel.replies import CellReplies
 from looseleaf.kernel.report import PendingReports, cell_report
 from looseleaf.kernel.router import CellRequest, route
+from looseleaf.kernel.save_points import SavePoints
 from looseleaf.kernel.session import KernelSession, load_config
 from looseleaf.kernel.sources import cell_sources, name_cell
 from looseleaf.kernel.stdin import ask_person
@@ -79,6 +80,7 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         self._journal = journal_outputs(self.session, config, self.looseleaf.title)
         travel = TimeTravel(self.looseleaf, hidden, lambda: self._run is not None)
         self._labels = LabelLog()
+        SavePoints(self.looseleaf, travel, self.shell).register(self)
         register_history_magics(self.shell, self.looseleaf, travel, self._running_source, self._labels)
         # A cell of the main shell runs; `_run` if it is one that runs elsewhere.
         self._busy = False

@@ -60,6 +60,9 @@ def test_run_cell_over_its_time_limit_is_named(daemon: Any, make_notebook: Any, 
     nb = make_notebook("import threading\nthreading.Event().wait(60)")
     result = run_notebook(nb, Pool(str(daemon.path)), folder=tmp_path, timeout_s=1)
     assert result.failed_cell == "c0" and result.failure.startswith("CELL_TIMEOUT")
+    [record] = result.records
+    assert (record.id, record.path, record.error and record.error["ename"]) == ("c0", "", "CELL_TIMEOUT")
+    assert record.run_s >= 1
 
 
 def test_run_without_a_cluster_leaves_no_word_of_ours_in_the_notebook(make_notebook: Any, tmp_path: Path) -> None:
