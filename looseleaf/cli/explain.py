@@ -62,7 +62,7 @@ def explain_notebook(
 
     `state(cell id, log)` gives the facts of the live names before a cell; without it the text alone counts.
     """
-    from looseleaf.batch.client import device_wish
+    from looseleaf.batch.cells import device_wish
     from looseleaf.recipe import CellRun, ExecutionLog, analyze, modules_in
 
     log, local, found = ExecutionLog(), modules_in(folder), []

@@ -65,6 +65,8 @@ def run(
         "--output", "-o", help="The executed notebook; for several notebooks a folder for all of them.")],
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, max=64, help="Notebooks at once, one kernel each.")] = 1,
     fail_fast: Annotated[bool, typer.Option("--fail-fast", help="Stop all notebooks when one fails.")] = False,
+    resume: Annotated[bool, typer.Option(
+        "--resume", help="Go on after the last cell whose state the running cluster has; see docs/batch.md.")] = False,
     parameters: Annotated[list[str] | None, typer.Option(
         "--parameters", "-p", metavar="NAME VALUE", help="A parameter: number, True, None, YAML in brackets, or text.",
     )] = None,
@@ -92,6 +94,7 @@ def run(
     from looseleaf.batch.files import plan_jobs
     from looseleaf.batch.parameters import collect
     from looseleaf.batch.pool import open_pool
+    from looseleaf.batch.resume import went_on_line
     from looseleaf.batch.several import RunOptions
 
     with _exits(EXIT_USAGE):
@@ -99,8 +102,11 @@ def run(
         planned = _parametrized(plan_jobs(notebooks, output, (report, junit)), values)
     began = datetime.now(UTC)
     with _exits(EXIT_SYSTEM_FAILED), open_pool(endpoint, gpus, device, delays=not no_delays) as pool:
-        done = _run_with_progress(planned, pool, RunOptions(jobs, think, timeout, fail_fast))
+        done = _run_with_progress(planned, pool, RunOptions(jobs, think, timeout, fail_fast, resume))
     reports = _reports(planned, done)
+    for job, result in zip(planned, done.results, strict=True):
+        if resume and (line := went_on_line(str(job.source), job.nb, result.first_index)):
+            print(line, file=sys.stderr)
     _write(planned, reports, pool, began, report, junit)
     _show(reports, pool, [path for path in (report, junit) if path is not None])
     raise typer.Exit(_exit_code(done))
