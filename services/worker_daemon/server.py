@@ -22,6 +22,7 @@ from looseleaf.rpc.store_client import StoreClient
 from looseleaf.services.worker_daemon.arena import HostArena
 from looseleaf.services.worker_daemon.clients import Clients, Peers
 from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
+from looseleaf.services.worker_daemon.core.unit_cache import UnitCache
 from looseleaf.services.worker_daemon.core.worker_life import KeepRules
 from looseleaf.services.worker_daemon.durability import DurabilityQueue
 from looseleaf.services.worker_daemon.execution import HostFacts
@@ -71,6 +72,7 @@ class _Builder:
         self.leases = LeaseTable(self.config.gpus)
         self.heartbeat = Heartbeat(self.scheduler, self._snapshot, self.leases, self.config.heartbeat_interval_s)
         self.regions = self._regions()
+        self.units = UnitCache()
         uploads = RegionUploads(self.store, SharedRegionServiceStub(store_channel), self.regions)
         eager = self.config.durability != "staged"
         self.durability = DurabilityQueue(self.store, self.regions, uploads.put, eager=eager)
@@ -102,7 +104,9 @@ class _Builder:
         return regions
 
     def _requests(self, owner: StateOwner) -> StateRequests:
-        return StateRequests(owner, self.regions, self.store, self.host_id, self.config.ring_bytes, self.durability.add)
+        return StateRequests(
+            owner, self.regions, self.store, self.host_id, self.config.ring_bytes, self.durability.add, self.units
+        )
 
     async def build(self) -> Sequence[Registration]:
         config = self.config

@@ -18,6 +18,7 @@ from looseleaf.protocol.rpc import Reply
 from looseleaf.rpc.store_client import StoreClient
 from looseleaf.services.worker_daemon.arena import Ring
 from looseleaf.services.worker_daemon.core.region_table import RegionKey
+from looseleaf.services.worker_daemon.core.unit_cache import UnitCache
 from looseleaf.services.worker_daemon.regions import HostRegions
 from looseleaf.units import MIB, REGION_BYTES
 
@@ -59,6 +60,8 @@ class StateRequests:
     host_id: str
     ring_bytes: int
     on_staged: Callable[[SessionId, Version, list[RegionKey]], None]
+    # One for all connections.
+    units: UnitCache = field(default_factory=UnitCache)
     _ring: Ring | None = None
     _segments_sent: set[int] = field(default_factory=set)
     # Pins the regions that the save under way found here or put here, until its commit.
@@ -157,8 +160,10 @@ class StateRequests:
 
     async def put_units(self, body: Body, _fds: list[int]) -> Reply:
         """Hands units on to the store."""
-        self._session()
-        await self.store.put_units([(unit_hash, data) for unit_hash, data in fields.rows(body, "units", bytes, bytes)])
+        session_id = self._session()
+        units = [(unit_hash, data) for unit_hash, data in fields.rows(body, "units", bytes, bytes)]
+        await self.store.put_units(units)
+        self.units.keep(session_id, units)
         return Reply({})
 
     async def commit(self, body: Body, _fds: list[int]) -> Reply:
@@ -234,13 +239,18 @@ class StateRequests:
 
     async def fetch_units(self, body: Body, _fds: list[int]) -> Reply:
         """Units by hash, as many as fit a frame; the peer asks again for the rest."""
-        self._session()
+        session_id = self._session()
         hashes = fields.sequence(body, "hashes")
         if not all(isinstance(value, bytes) for value in hashes):
             raise InvalidArgument("FIELD_MALFORMED", "unit hashes are bytes")
+        found = self.units.find(session_id, hashes)
+        if missing := [unit_hash for unit_hash in hashes if unit_hash not in found]:
+            fetched = await self.store.get_units(missing)
+            self.units.keep(session_id, fetched.items())
+            found.update(fetched)
         units: list[list[bytes]] = []
         size = 0
-        for unit_hash, data in (await self.store.get_units(hashes)).items():
+        for unit_hash, data in found.items():
             size += len(data)
             if units and size > UNITS_REPLY_BYTES_MAX:
                 break

@@ -243,6 +243,7 @@ class FakeStore:
         return self.head, self.committed_durable
 
     async def put_units(self, units: Sequence[tuple[bytes, bytes]]) -> int:
+        self._fail("put_units")
         self.units.update(units)
         return len(units)
 

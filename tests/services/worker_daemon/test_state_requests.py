@@ -283,6 +283,24 @@ async def test_units_come_in_frames_and_the_rest_is_asked_again(
     assert [unit_hash[0] for unit_hash, _data in reply["units"]] == [0]
 
 
+async def test_units_of_this_host_come_without_the_store(parts: Parts, peer: Peer) -> None:
+    there, elsewhere = b"t" * 16, b"e" * 16
+    parts.store.units[elsewhere] = b"saved on another host"
+    await peer.ask("put_units", units=[[there, b"saved here"]])
+    first = await peer.ask("fetch_units", hashes=[there, elsewhere])
+    parts.store.units.clear()
+    assert sorted(first["units"]) == [[elsewhere, b"saved on another host"], [there, b"saved here"]]
+    assert sorted((await peer.ask("fetch_units", hashes=[elsewhere, there]))["units"]) == sorted(first["units"])
+
+
+async def test_units_that_the_store_refused_are_not_kept(parts: Parts, peer: Peer) -> None:
+    parts.store.errors["put_units"] = [CapacityExceeded("STORE_BUSY", "busy")]
+    with pytest.raises(CapacityExceeded):
+        await peer.ask("put_units", units=[[b"t" * 16, b"data"]])
+    with pytest.raises(KeyError):
+        await peer.ask("fetch_units", hashes=[b"t" * 16])
+
+
 @pytest.mark.parametrize(
     ("kind", "body"),
     [
