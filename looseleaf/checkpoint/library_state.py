@@ -253,10 +253,15 @@ def _apply_logging(values: Mapping[str, Any]) -> None:
     root = logging.root
     others = [handler for handler in root.handlers if not _is_plain_handler(handler)]
     root.handlers[:] = [*values["handlers"], *others]
-    root.setLevel(values["level"])
-    logging.disable(values["disabled"])
+    # Setting a level makes every logger forget what it found out, some hundred of them.
+    if root.level != values["level"]:
+        root.setLevel(values["level"])
+    if root.manager.disable != values["disabled"]:
+        logging.disable(values["disabled"])
     for name, level in values["levels"].items():
-        logging.getLogger(name).setLevel(level)
+        logger = logging.getLogger(name)
+        if logger.level != level:
+            logger.setLevel(level)
     for level, name in values.get("level_names", {}).items():
         if logging.getLevelName(level) != name:
             logging.addLevelName(level, name)
