@@ -10,9 +10,9 @@ import importlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from looseleaf.checkpoint.manifest import HASH_BYTES
 from looseleaf.checkpoint.memory import Block
@@ -20,7 +20,14 @@ from looseleaf.checkpoint.payload_hashes import Hashed, hash_copies
 from looseleaf.dirty_tracker import SECRET_BYTES, dirty_regions
 from looseleaf.errors import LooseLeafError
 from looseleaf.ids import PayloadId
-from looseleaf.units import REGION_BYTES
+from looseleaf.units import GIB, MIB, REGION_BYTES
+
+# Bytes that a save brings to the host at once, to be hashed there, and of these what it keeps until they are stored.
+# What is beyond is brought once more when its turn comes: a GPU may have more memory than its host.
+WINDOW_BYTES_MAX: Final = 256 * MIB
+HELD_BYTES_MAX: Final = 1 * GIB
+# Bytes of one payload that are brought once more at once.
+AGAIN_BYTES_MAX: Final = 64 * MIB
 
 log = logging.getLogger("looseleaf.checkpoint")
 
@@ -43,6 +50,45 @@ class _Known:
 
     ids: bytes
     fingerprints: bytes
+
+
+class _Regions(Mapping[int, bytearray]):
+    """The dirty regions of a payload as they are asked for, mostly in their order: held, or brought again."""
+
+    def __init__(
+        self, tracker: DeviceTracker, address: int, size_bytes: int, held: dict[int, bytearray | None]
+    ) -> None:
+        """`held`: None for a region that is not kept."""
+        self._tracker = tracker
+        self._address = address
+        self._size_bytes = size_bytes
+        self._held = held
+        self._window: dict[int, bytearray] = {}
+
+    def __getitem__(self, index: int) -> bytearray:
+        """Raises what `move_to_host` raises."""
+        copy = self._held[index]
+        if copy is not None:
+            return copy
+        if index not in self._window:
+            count = AGAIN_BYTES_MAX // REGION_BYTES
+            wanted = [other for other, copy in self._held.items() if other >= index and copy is None][:count]
+            self._window = {other: bytearray(region_length(self._size_bytes, other)) for other in wanted}
+            self._tracker.move_to_host([
+                (self._address + other * REGION_BYTES, copy) for other, copy in self._window.items()
+            ])  # fmt: skip
+        return self._window[index]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+
+def region_length(size_bytes: int, index: int) -> int:
+    """Bytes of one region of a payload."""
+    return min(REGION_BYTES, size_bytes - index * REGION_BYTES)
 
 
 class DeviceHashes:
@@ -81,27 +127,23 @@ class DeviceHashes:
             if tracker is None:
                 return [None] * len(blocks)
             tables = tracker.tables(spans, before, REGION_BYTES)
-            copies = [
-                {region: bytearray(min(REGION_BYTES, size - region * REGION_BYTES)) for region in changed}
-                for (_, size), (_, changed) in zip(spans, tables, strict=True)
-            ]
-            tracker.move_to_host([
-                (address + region * REGION_BYTES, copy)
-                for (address, _), regions in zip(spans, copies, strict=True)
-                for region, copy in regions.items()
-            ])  # fmt: skip
+            changed = [(place, region) for place, (_, regions) in enumerate(tables) for region in regions]
+            ids, held = _ids_of(tracker, spans, changed)
         except LooseLeafError as error:
             self._give_up(index, error)
             return [None] * len(blocks)
         found = []
-        for (block, last), known, (fingerprints, _), regions in zip(blocks, before, tables, copies, strict=True):
-            ids = bytearray(last if known else bytes(len(fingerprints)))
-            for region, region_id in zip(regions, hash_copies(regions.values()), strict=True):
-                ids[region * HASH_BYTES : (region + 1) * HASH_BYTES] = region_id
+        for place, ((block, last), known, (fingerprints, regions)) in enumerate(
+            zip(blocks, before, tables, strict=True)
+        ):
+            all_ids = bytearray(last if known else bytes(len(fingerprints)))
+            for region in regions:
+                all_ids[region * HASH_BYTES : (region + 1) * HASH_BYTES] = ids[place, region]
             assert block.payload_id is not None
-            self._known[block.payload_id] = _Known(bytes(ids), fingerprints)
-            dirty = dirty_regions(ids, last)
-            found.append(Hashed(block.size_bytes, bytes(ids), dirty, memoryview(b""), regions))
+            self._known[block.payload_id] = _Known(bytes(all_ids), fingerprints)
+            dirty = dirty_regions(all_ids, last)
+            copies = _Regions(tracker, *spans[place], {region: held.get((place, region)) for region in regions})
+            found.append(Hashed(block.size_bytes, bytes(all_ids), dirty, memoryview(b""), copies))
         return found
 
     def _fingerprints_of(self, block: Block, last: bytes) -> bytes:
@@ -136,6 +178,25 @@ class DeviceHashes:
     def _give_up(self, index: int, error: LooseLeafError) -> None:
         log.warning("device_memory_read_whole device=%d reason=%s why=%s", index, error.reason, error.message)
         self._trackers[index] = None
+
+
+def _ids_of(
+    tracker: DeviceTracker, spans: Sequence[tuple[int, int]], changed: Sequence[tuple[int, int]]
+) -> tuple[dict[tuple[int, int], bytes], dict[tuple[int, int], bytearray]]:
+    """The ids of regions, each (place in `spans`, number), and the bytes of the first HELD_BYTES_MAX of them."""
+    ids: dict[tuple[int, int], bytes] = {}
+    held: dict[tuple[int, int], bytearray] = {}
+    count = WINDOW_BYTES_MAX // REGION_BYTES
+    for start in range(0, len(changed), count):
+        part = changed[start : start + count]
+        copies = {key: bytearray(region_length(spans[key[0]][1], key[1])) for key in part}
+        tracker.move_to_host([
+            (spans[place][0] + region * REGION_BYTES, copy) for (place, region), copy in copies.items()
+        ])  # fmt: skip
+        ids.update(zip(copies, hash_copies(copies.values()), strict=True))
+        if start * REGION_BYTES < HELD_BYTES_MAX:
+            held.update(copies)
+    return ids, held
 
 
 def _open_cuda(index: int, secret: bytes) -> DeviceTracker:

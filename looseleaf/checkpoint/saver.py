@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from looseleaf.checkpoint.capture import Captured
@@ -34,9 +35,12 @@ from looseleaf.units import INLINE_UNIT_BYTES_MAX, REGION_BYTES
 
 @dataclass
 class Moves:
-    """What a version needs in the store that its parent did not have. Views stay valid while the capture lives."""
+    """What a version needs in the store that its parent did not have.
 
-    regions: dict[bytes, tuple[RegionRef, memoryview]] = field(default_factory=dict)
+    What gives a region's bytes can be called while the capture lives; it may have to bring them from a GPU.
+    """
+
+    regions: dict[bytes, tuple[RegionRef, Callable[[], memoryview]]] = field(default_factory=dict)
     units: dict[bytes, bytes] = field(default_factory=dict)
     dirty_regions: int = 0
     total_regions: int = 0
@@ -214,7 +218,7 @@ class VersionBuilder:
     def _move_regions(self, refs: RegionList, hashed: Hashed) -> None:
         for index in hashed.dirty:
             ref = refs[index]
-            self.moves.regions.setdefault(ref.region_id, (ref, hashed.region(index)))
+            self.moves.regions.setdefault(ref.region_id, (ref, partial(hashed.region, index)))
 
 
 def move(io: StateIO, moves: Moves) -> None:
@@ -229,9 +233,10 @@ def move(io: StateIO, moves: Moves) -> None:
 
 
 def _counted(
-    moves: Moves, items: Iterable[tuple[RegionRef, memoryview]]
+    moves: Moves, items: Iterable[tuple[RegionRef, Callable[[], memoryview]]]
 ) -> Iterator[tuple[RegionRef, memoryview]]:
-    for ref, data in items:
+    for ref, read in items:
+        data = read()
         moves.bytes_moved += ref.length_bytes
         yield ref, data
 

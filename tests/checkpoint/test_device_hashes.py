@@ -142,6 +142,46 @@ def test_save_of_device_memory_written_by_code_that_restored_it_moves_that() -> 
     assert session.moved() == [REGION_BYTES]
 
 
+def test_save_of_more_than_the_host_holds_brings_the_rest_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_hashes, "WINDOW_BYTES_MAX", REGION_BYTES)
+    monkeypatch.setattr(device_hashes, "HELD_BYTES_MAX", 2 * REGION_BYTES)
+    monkeypatch.setattr(device_hashes, "AGAIN_BYTES_MAX", 2 * REGION_BYTES)
+    io = ArenaIO()
+    noise = torch.randint(256, (2, SIZE_BYTES), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    session = OnGpu(io, value=noise[0].clone().cuda(), other=noise[1].clone().cuda())
+    session.save()
+    # Each once to be hashed; of ten two are held, and the others come again when they are stored.
+    assert len(session.moved()) == 2 * REGIONS + 2 * REGIONS - 2
+    restored = Session(io)
+    assert bool((restored.restored() == session.namespace["value"]).all())
+    session.save()
+    assert session.moved() == []
+
+
+def test_save_whose_memory_cannot_be_brought_again_fails_and_the_next_is_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(device_hashes, "HELD_BYTES_MAX", 0)
+    io = ArenaIO()
+    session = OnGpu(io, value=torch.zeros(SIZE_BYTES, dtype=torch.uint8).cuda())
+    session.save()
+    session.namespace["value"] = content()
+    tracker, moves = session.opened[0], []
+
+    def fails_later(asked: Any) -> None:
+        moves.append(asked)
+        if len(moves) > 1:
+            raise Internal("CUDA_CALL_FAILED", "made up")
+        tracker.tracker.move_to_host(asked)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(tracker, "move_to_host", fails_later)
+        with pytest.raises(Internal, match="CUDA_CALL_FAILED"):
+            session.save()
+    session.save()
+    check(io, session)
+
+
 def test_save_of_device_memory_after_one_that_failed_moves_all(monkeypatch: pytest.MonkeyPatch) -> None:
     io = ArenaIO()
     session = OnGpu(io, value=content())
