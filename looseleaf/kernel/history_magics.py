@@ -10,7 +10,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from looseleaf.checkpoint.history import Change
 from looseleaf.checkpoint.manifest import UnitHeader
 from looseleaf.checkpoint.version_list import ListedVersion, pruned_ranges
-from looseleaf.errors import LooseLeafError, PreconditionFailed
+from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed
 from looseleaf.kernel.journal_tap import journal_root
 from looseleaf.kernel.label_log import LabelEntry, LabelLog
 from looseleaf.kernel.output_magic import ShownAgain
@@ -18,6 +18,7 @@ from looseleaf.kernel.run_log import RunLog
 from looseleaf.kernel.session import KernelSession
 from looseleaf.kernel.text_table import text_table, when
 from looseleaf.kernel.time_travel import CheckedOut, Restored, TimeTravel
+from looseleaf.recipe.gpu_line import HELP as GPU_HELP
 from looseleaf.recipe.history_line import HISTORY_MAGIC, HistoryLine, parse_history_line
 from looseleaf.recipe.transform import transform
 from looseleaf.units import format_bytes
@@ -34,6 +35,8 @@ HELP: Final = """\
 %looseleaf outputs [CELL] [--session ID] [-n N]
                                          what a cell has shown, also when its page was closed or its kernel died; CELL
                                          is its number or id; without one, which cells there are
+%looseleaf pin [TIME]                    keeps the process of each GPU cell, and its GPU, for so long after the cell, as
+                                         60s or 5m; without TIME no longer. For one cell: %%gpu --keep TIME
 %looseleaf release                       ends this session's idle GPU processes; variables stay as they are saved
 %looseleaf explain [-n N]                where the newest cells ran and why, what was run again and what was learned
 A version -1 is the one before the newest, -2 the one before that."""
@@ -66,8 +69,15 @@ def register_history_magics(
 
 
 def refuse_on_worker(source: str) -> None:
-    """Raises PreconditionFailed `MAGIC_IN_GPU_CELL` if a cell for a worker uses the magic: a worker has one version."""
-    if f"get_ipython().run_line_magic('{HISTORY_MAGIC}'" in transform(source).python:
+    """Raises PreconditionFailed `MAGIC_IN_GPU_CELL` if a cell for a worker uses the magic: a worker has one version.
+
+    And InvalidArgument `MAGIC_MALFORMED` if something behind `%%gpu` means nothing.
+    """
+    cell = transform(source)
+    if cell.gpu.problem:
+        text = f"{cell.gpu.problem!r} behind %%gpu means nothing; it takes {GPU_HELP}. Nothing was run"
+        raise InvalidArgument("MAGIC_MALFORMED", text)
+    if f"get_ipython().run_line_magic('{HISTORY_MAGIC}'" in cell.python:
         text = f"%{HISTORY_MAGIC} runs in the notebook's own process and this cell on a GPU: give it a cell of its own"
         raise PreconditionFailed("MAGIC_IN_GPU_CELL", f"{text}; nothing was run")
 
@@ -88,6 +98,9 @@ def _answer(asked: HistoryLine, session: KernelSession, travel: TimeTravel) -> s
         return log_text(kept, session.runs, whole=len(kept) < asked.limit)
     if asked.command == "release":
         return release_text(*session.release_workers())
+    if asked.command == "pin":
+        session.pinned_s = asked.seconds
+        return pin_text(asked.seconds)
     if asked.command == "diff":
         old, new, found = travel.changes(asked.versions)
         return diff_text(old, new, found)
@@ -161,6 +174,14 @@ def release_text(ended: int, names: Sequence[str]) -> str:
     processes = "1 idle GPU process" if ended == 1 else f"{ended} idle GPU processes" if ended else "no GPU process"
     lost = f"; gone with what kept them, because no version can hold them: {', '.join(names)}" if names else ""
     return f"{processes} of this session ended; every saved variable is as it was{lost}"
+
+
+def pin_text(seconds: float) -> str:
+    """What `pin` did."""
+    if not seconds:
+        return "the GPU process of a cell makes way as usual"
+    until = f"`%{HISTORY_MAGIC} release` ends it before"
+    return f"from now on the process of a GPU cell keeps its GPU for {seconds:g} s after the cell; {until}"
 
 
 def explain_text(entries: Sequence[LabelEntry]) -> str:

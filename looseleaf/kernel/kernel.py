@@ -291,7 +291,8 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         context = {
             "columns": shutil.get_terminal_size().columns, "cell_file": name_cell(self.shell, request.source, count),
             "sources": cell_sources(self.shell), "ast_node_interactivity": self.shell.ast_node_interactivity,
-            "threads": thread_count_here(), "request": parent["header"]["msg_id"], **caches,
+            "threads": thread_count_here(), "request": parent["header"]["msg_id"],
+            "keep_s": self.looseleaf.keep_s(request.keep_s), **caches,
         }  # fmt: skip
         frame = CellFrame(count, self._publishers.request(parent), ask if cell.allow_stdin else None, context, waits)
         flush_streams()

@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from looseleaf.ids import Epoch, SessionId, Version, new_execution_id, new_sessi
 from looseleaf.kernel.commit_policy import CommitPolicy
 from looseleaf.kernel.frontend_log import FrontendLog
 from looseleaf.kernel.give_way import GaveWay, GiveWay
-from looseleaf.kernel.holders import Holders
+from looseleaf.kernel.holders import RELEASE_AT_END_S, Holders
 from looseleaf.kernel.link import DaemonLink, Welcome
 from looseleaf.kernel.live_facts import LiveFacts, SavedFacts
 from looseleaf.kernel.lost_versions import lost_text
@@ -79,6 +79,10 @@ class KernelSession:
         self.commits = CommitPolicy(config.commit_idle)
         self.threads = LeftThreads()
         self.give_way = GiveWay()
+        # How long the process of each GPU cell is kept after it, as the person has asked.
+        self.pinned_s = 0.0
+        # One was kept for a time: the others' GPU, once nobody is here any more.
+        self.keeps = False
         self.tracker: StateTracker | None = None
         # Entered while variables are bound anew: stand-ins for values, values for stand-ins.
         self.rebinding: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -402,6 +406,12 @@ class KernelSession:
             raise Unavailable("NO_CLUSTER", "no LooseLeaf cluster is connected")
         return link.request_future(type_, body)
 
+    def keep_s(self, wished_s: float | None) -> float:
+        """How long the process of a cell with this wish is kept after it."""
+        keep_s = self.pinned_s if wished_s is None else wished_s
+        self.keeps = self.keeps or keep_s > 0
+        return keep_s
+
     def release_workers(self) -> tuple[int, list[str]]:
         """Ends the session's idle GPU processes on this host, also those kept for variables: how many, and which these
         variables were.
@@ -409,6 +419,7 @@ class KernelSession:
         Raises Unavailable `NO_CLUSTER` or the daemon's error.
         """
         link = self.connect()
+        self.pinned_s = 0.0
         names = self.holders.names()
         self.holders.release_all()
         body, _fds = link.request("evict_workers", {}, timeout_s=self.config.request_timeout_s)
@@ -429,6 +440,12 @@ class KernelSession:
         if self.config.commit_idle:
             self._commit_logged()
         self.holders.release_all()
+        if self.keeps:
+            try:
+                wait([self.send("evict_workers", {})], RELEASE_AT_END_S)
+            except LooseLeafError as error:
+                # Their time ends by itself.
+                log.info("workers_not_released %s", error)
         self._leave()
 
     def _leave(self) -> None:

@@ -47,12 +47,12 @@ def _analyze(source: str, future_annotations: bool) -> CellFacts:
         if isinstance(error, (RecursionError, MemoryError)):
             flat = flat_facts(digest, moved.python, future_annotations=future_annotations)
         if flat is not None:
-            return replace(flat, override=moved.override, gpu_count=moved.gpu_count, shell=moved.shell)
+            return replace(flat, override=moved.override, gpu=moved.gpu, shell=moved.shell)
         return CellFacts(
             source_hash=digest,
             parsed=False,
             override=moved.override,
-            gpu_count=moved.gpu_count,
+            gpu=moved.gpu,
             shell=moved.shell,
             files=moved.files,
         )
@@ -62,7 +62,7 @@ def _without_body(moved: Transformed) -> Transformed:
     return Transformed(
         python="",
         override=moved.override,
-        gpu_count=moved.gpu_count,
+        gpu=moved.gpu,
         reads=moved.reads,
         binds=moved.binds,
         magics=moved.magics,
@@ -116,7 +116,7 @@ def _visited(digest: str, moved: Transformed, future_annotations: bool) -> CellF
         only_installs=only_installs,
         future_annotations=visitor.sets_future,
         override=moved.override,
-        gpu_count=moved.gpu_count,
+        gpu=moved.gpu,
         tree=tree,
     )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from looseleaf.dirty_tracker import hash128
+from looseleaf.recipe.gpu_line import GpuLine
 
 # Longer texts are not parsed; their recipe comes from a token scan. No notebook in the study came near.
 SOURCE_CHARS_MAX = 400_000
@@ -116,7 +117,7 @@ class CellFacts:
     only_installs: bool = False
     future_annotations: bool = False
     override: str = ""
-    gpu_count: int = 1
+    gpu: GpuLine = GpuLine()
     too_deep: bool = False
     codes: Mapping[str, tuple[CodeFacts, ...]] = field(init=False, compare=False, repr=False)
     tree: ast.Module = field(default_factory=lambda: ast.Module(body=[], type_ignores=[]), compare=False, repr=False)

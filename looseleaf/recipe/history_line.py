@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from looseleaf.errors import InvalidArgument
+from looseleaf.recipe.gpu_line import seconds_of
 
 # The magic's own name.
 HISTORY_MAGIC: Final = "looseleaf"
@@ -16,7 +17,7 @@ FORGET_ALL: Final = f"%{HISTORY_MAGIC} forget"
 # Versions that `log` shows unless it is told a number.
 LOG_VERSIONS: Final = 20
 _COMMANDS: Final = (
-    "log", "history", "diff", "checkout", "restore", "status", "explain", "outputs", "release", "help"
+    "log", "history", "diff", "checkout", "restore", "status", "explain", "outputs", "release", "pin", "help"
 )  # fmt: skip
 _FLAGS: Final = frozenset({"--force"})
 _VALUED: Final = frozenset({"--version", "--as", "-n", "--session"})
@@ -32,6 +33,7 @@ class HistoryLine:
 
     `versions`: as they were typed, so that -1 is the version before the newest. `names`: of `restore`; `target`: the
     name to bind instead. `version`: of `restore`, 0 if none was named. `limit`: of `log`, `explain` and `outputs`.
+    `seconds`: of `pin`, 0 for none.
     `execution`: of `outputs`, a cell's number or id, empty for the list of them; `session`: the one that it is of.
     """
 
@@ -44,6 +46,7 @@ class HistoryLine:
     force: bool = False
     execution: str = ""
     session: str = ""
+    seconds: float = 0.0
 
     @property
     def binds(self) -> tuple[str, ...]:
@@ -65,6 +68,8 @@ def parse_history_line(line: str) -> HistoryLine:
         return _restore(rest, options)
     if command == "outputs":
         return _outputs(rest, options)
+    if command == "pin":
+        return _pin(rest)
     limits = {"diff": (0, 2), "checkout": (1, 1)}
     least, most = limits.get(command, (0, 0))
     if not least <= len(rest) <= most:
@@ -122,6 +127,13 @@ def _outputs(words: list[str], options: dict[str, str]) -> HistoryLine:
     return HistoryLine(
         "outputs", execution=words[0] if words else "", session=options.get("--session", ""), limit=limit
     )
+
+
+def _pin(words: list[str]) -> HistoryLine:
+    seconds = seconds_of(words[0]) if len(words) == 1 else 0.0 if not words else None
+    if seconds is None:
+        raise _malformed(f"'pin' takes a time such as 60s or 5m, not {' '.join(words)}")
+    return HistoryLine("pin", seconds=seconds)
 
 
 def _is_number(text: str) -> bool:

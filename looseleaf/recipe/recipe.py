@@ -181,9 +181,10 @@ def analyze(
         dynamic=bool(closure.dynamic),
         partial=partial,
         defines=tuple(sorted(changed)),
-        gpu_count=facts.gpu_count,
+        gpu_count=facts.gpu.count,
         closure_bytes=closure_bytes,
-        device_bytes=device_bytes,
+        # What the person knows that the cell will need is more than what it finds there.
+        device_bytes=max(device_bytes, facts.gpu.memory_bytes),
         live_names=view.count_state(),
         guess=guess,
     )

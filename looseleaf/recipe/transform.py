@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from IPython.core.inputtransformer2 import TransformerManager, leading_empty_lines, leading_indent
 
+from looseleaf.recipe.gpu_line import GpuLine, parse_gpu_line
 from looseleaf.recipe.magics import (
     AUTOMAGIC_WORDS,
     BODY_IS_NOT_PYTHON,
@@ -25,15 +26,12 @@ from looseleaf.recipe.tree import UNPARSEABLE, parse, without_warnings
 
 # A cell magic in a cell magic, such as %%gpu above %%time; more than this is refused as text that does not parse.
 NESTED_MAGICS_MAX = 8
-# The most GPUs that one cell may ask for.
-GPU_COUNT_MAX = 64
 
 _MAGIC_LINE = re.compile(r"%%(?P<name>[^\s?]+)(?P<help>\?*)[ \t]*(?P<line>[^\n]*)\n?")
 _CAPTURE_TARGET = re.compile(r"(?:^|\s)([A-Za-z_]\w*)\s*$")
 _OUT_OPTION = re.compile(r"--(?:out|err|proc)[ =]+([A-Za-z_]\w*)")
 # Variables of the session in a query, whatever the extension's way to write them: `{x}`, `{{x}}`, `:x`, `$x`, `@x`.
 _QUERY_NAME = re.compile(r"(?:\{\{?\s*|(?<![:\w]):|\$|@)([A-Za-z_]\w*)")
-_COUNT = re.compile(r"(\d+)")
 
 # What IPython's transforms may change, more rather than less: magics, help, automatic calls, prompts, an indented cell.
 _TRANSFORMED = re.compile(r"^[ \t]*(?:[%!?,;/]|>>>|\.\.\.|In *\[)|\?[ \t]*(?:#.*)?$|=[ \t]*[%!]|\A\s", re.MULTILINE)
@@ -49,7 +47,7 @@ class Transformed:
     stand in it as `get_ipython()` calls.
     `isolated`: the body's bindings do not reach the namespace (`%%timeit`).
     `optional`: an unknown cell magic may run the body as Python; it need not parse.
-    `override`: "gpu", "cpu" or empty. `gpu_count`: as given to `%%gpu`, at least 1.
+    `override`: "gpu", "cpu" or empty. `gpu`: what was said behind `%%gpu`.
     `binds`: names that a cell magic binds, such as `%%capture out`.
     `reads`: expressions that magic lines interpolate. `shell`: bodies and lines that a shell runs.
     `files`: (path, text) of `%%writefile`. `magics`: names of the cell magics, outermost first.
@@ -60,7 +58,7 @@ class Transformed:
     isolated: bool = False
     optional: bool = False
     override: str = ""
-    gpu_count: int = 1
+    gpu: GpuLine = GpuLine()
     setup: str = ""
     binds: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
@@ -121,9 +119,7 @@ def _unwrap(state: Transformed, match: re.Match[str], body: str) -> Transformed:
         return replace(state, python="")
     if name in ("gpu", "cpu"):
         # The innermost override is the one that the person wrote last.
-        count = _COUNT.search(line) if name == "gpu" else None
-        gpu_count = min(max(int(count[1]), 1), GPU_COUNT_MAX) if count else 1
-        return replace(state, override=name, gpu_count=gpu_count, python=body)
+        return replace(state, override=name, gpu=parse_gpu_line(line) if name == "gpu" else GpuLine(), python=body)
     if name in BODY_IS_PYTHON:
         target = _CAPTURE_TARGET.search(line) if name == "capture" else None
         binds = (*state.binds, target[1]) if target else state.binds

@@ -82,6 +82,8 @@ class CellExecution:
         self._cut: LooseLeafError | None = None
         self._save_limit: asyncio.TimerHandle | None = None
         self._hold: LeftHold | None = None
+        # How long the worker is kept after the cell, as the person has asked.
+        self._keep_s = 0.0
 
     async def run(self) -> None:
         """The whole life of the execution up to the point where its GPU may be released."""
@@ -146,6 +148,7 @@ class CellExecution:
                 self._path = "START_PATH_COLD"
             await self._make_ready(worker)
             context = _unpacked(self.start.context)
+            self._keep_s = fields.number(context, "keep_s", 0.0)
             if self._cut is not None:
                 raise self._cut
             reply = await self._run_cell(worker, context)
@@ -258,7 +261,7 @@ class CellExecution:
         saved.version = facts.version = Version(fields.integer(reply, "version"))
         self._times.saved(reply)
         facts.resident_bytes = fields.integer(reply, "resident_bytes", 0)
-        take_unsaved(facts, reply, saved, self._host.keep_unsaved_s)
+        take_unsaved(facts, reply, saved, self._host.keep_unsaved_s, self._keep_s)
         facts.stage = Stage.COMPLETED
         facts.prepared_source_hash = ""
         facts.resident_since_s = time.monotonic()

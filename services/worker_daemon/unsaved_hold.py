@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from typing import Final
 
 from looseleaf.errors import PreconditionFailed
 from looseleaf.protocol import fields
 from looseleaf.protocol.frames import Message
+from looseleaf.recipe.gpu_line import KEEP_S_MAX
 from looseleaf.services.worker_daemon.core.worker_life import WorkerFacts
 from looseleaf.v1 import worker_daemon_pb2 as pb
 
+# What a worker is held for that somebody asked to keep; no variable has such a name.
+WISHED: Final = "%%gpu --keep"
 
-def take_unsaved(facts: WorkerFacts, reply: Message, saved: pb.CellSaved, keep_unsaved_s: float) -> None:
-    """A save's unsaved variables go into `saved`; the worker is held for those that can be used further there."""
+
+def take_unsaved(
+    facts: WorkerFacts, reply: Message, saved: pb.CellSaved, keep_unsaved_s: float, keep_s: float = 0.0
+) -> None:
+    """A save's unsaved variables go into `saved`; the worker is held for those that can be used further there.
+
+    And for `keep_s` whatever it has, as the person asked.
+    """
     here, kept = [], []
     for item in fields.sequence(reply, "unsaved", []):
         entry = fields.mapping({"unsaved": item}, "unsaved")
@@ -23,9 +33,9 @@ def take_unsaved(facts: WorkerFacts, reply: Message, saved: pb.CellSaved, keep_u
         if lives_here:
             here.append(name)
             kept += [name] if fields.boolean(entry, "alive", True) else []
-    keep_s = keep_unsaved_s if kept else 0.0
-    facts.hold(here, kept if keep_s else (), time.monotonic() + keep_s)
-    saved.unsaved_kept_s = keep_s
+    saved.unsaved_kept_s = keep_unsaved_s if kept else 0.0
+    held_for = [*(kept if keep_unsaved_s else ()), *([WISHED] if keep_s > 0 else ())]
+    facts.hold(here, held_for, time.monotonic() + max(saved.unsaved_kept_s, min(keep_s, KEEP_S_MAX)))
 
 
 def holder_gone(names: Iterable[str], why: str) -> PreconditionFailed:

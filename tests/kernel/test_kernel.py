@@ -355,6 +355,18 @@ def test_outputs_of_both_kinds_of_cells_are_kept_and_shown_again(notebook) -> No
     assert "unseen" not in notebook.ok("%looseleaf outputs").text
 
 
+def test_gpu_process_is_kept_as_asked(notebook, daemon) -> None:
+    notebook.ok("%%gpu --keep 30s\n1")
+    assert "for 120 s" in notebook.ok("%looseleaf pin 2m").text
+    notebook.ok("%%gpu\n1")
+    notebook.ok("%%gpu\n1", looseleaf={"keep": 7})
+    notebook.ok("%looseleaf pin")
+    notebook.ok("%%gpu\n1")
+    contexts = [body["context"] for kind, body in daemon.requests if kind == "submit"]
+    assert [context["keep_s"] for context in contexts] == [30.0, 120.0, 7.0, 0.0]
+    assert notebook.run("%%gpu --kept 5\n1").error[0] == "MAGIC_MALFORMED" and daemon.count("submit") == 4
+
+
 def test_release_ends_idle_workers(notebook, daemon) -> None:
     assert "no GPU process of this session ended" in notebook.ok("%looseleaf release").text
     assert daemon.count("evict_workers") == 1

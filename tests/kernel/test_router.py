@@ -27,6 +27,18 @@ def test_request_takes_known_wishes_only(metadata: Any, device: str, priority: s
     assert (request.cell_id, request.device_override, request.priority) == ("", device, priority)
 
 
+@pytest.mark.parametrize(
+    ("source", "kept", "seconds"),
+    [
+        ("x", None, None), ("x", "60s", 60.0), ("x", 90, 90.0), ("x", "2m", 120.0), ("x", "soon", None),
+        ("x", -1, None), ("x", True, None), ("x", 1e300, None), ("%%gpu --keep 5", 90, 5.0),
+        ("%%gpu\nx = '--keep 5'", None, None), ("%%gpu --keep=1h", None, 600.0),
+    ],
+)  # fmt: skip
+def test_time_to_keep_is_the_magics_then_the_metadatas(source: str, kept: Any, seconds: float | None) -> None:
+    assert CellRequest.of(source, None, {"looseleaf": {"keep": kept}}).keep_s == seconds
+
+
 def test_route_follows_what_variables_hold() -> None:
     log = ExecutionLog()
     log.record(CellRun(1, "a", "model = load()\nrate = 3", ok=True))

@@ -28,6 +28,8 @@ from looseleaf.recipe.history_line import FORGET_ALL, HistoryLine, parse_history
         ("status", HistoryLine("status")),
         ("history -n 3", HistoryLine("history", limit=3)),
         ("release", HistoryLine("release")),
+        ("pin 2m", HistoryLine("pin", seconds=120.0)),
+        ("pin", HistoryLine("pin")),
         ("outputs", HistoryLine("outputs")),
         ("outputs 7", HistoryLine("outputs", execution="7")),
         ("outputs ab-12 --session s-1 -n 2", HistoryLine("outputs", execution="ab-12", session="s-1", limit=2)),
@@ -44,7 +46,7 @@ def test_line_is_read(line: str, wanted: HistoryLine) -> None:
         "checkout", "checkout 1 2", "checkout 0", "checkout 1.5", "checkout --force", "checkout 3 --force=yes",
         "restore", "restore 3", "restore a.b", "restore class", "restore a b --as c", "restore a --as",
         "restore a --as 1", "restore a --version", "restore a --version 1 --version 2",
-        "outputs 1 2", "outputs --session", "release all",
+        "pin x", "pin 1 2", "outputs 1 2", "outputs --session", "release all",
         "checkout 99999999999999999999999", 'restore "a', "checkout ²", "checkout ١",
     ],
 )  # fmt: skip

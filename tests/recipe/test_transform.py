@@ -34,7 +34,7 @@ def test_transform_timeit_body_is_isolated_with_setup() -> None:
 )
 def test_transform_override_is_read(text: str, override: str, count: int) -> None:
     moved = transform(text)
-    assert (moved.override, moved.gpu_count) == (override, count)
+    assert (moved.override, moved.gpu.count) == (override, count)
 
 
 @pytest.mark.parametrize("text", ["%%gpu\n%%time\nx = y", "%%time\n%%gpu\nx = y"])

@@ -6,12 +6,15 @@ import asyncio
 import time
 from typing import Any
 
+import msgpack
 import pytest
 from daemon_fakes import ScriptedWorker, prepare_well, run_well, saved_reply, until, within
 from execution_bench import ONE, Bench, dying, hang
 
 from looseleaf.ids import WorkerId
+from looseleaf.recipe.gpu_line import KEEP_S_MAX
 from looseleaf.services.worker_daemon.core.worker_life import Stage
+from looseleaf.services.worker_daemon.unsaved_hold import WISHED
 
 
 def unsaved_after(*rows: dict[str, Any]) -> Any:
@@ -44,6 +47,21 @@ async def test_worker_is_kept_for_nothing_that_nobody_can_use(bench: Bench, rows
     bench.parts.script.run, bench.keep_unsaved_s = unsaved_after(*rows), keep_s
     _execution, saved = await bench.run()
     assert saved.unsaved_kept_s == 0.0 and not bench.reports.all[-1].worker.HasField("hold")
+
+
+async def test_worker_is_kept_for_as_long_as_the_person_asked(bench: Bench) -> None:
+    _execution, saved = await bench.run(context=msgpack.packb({"keep_s": 30.0}))
+    hold = bench.reports.all[-1].worker.hold
+    assert list(hold.names) == [WISHED] and 29 < hold.left_s <= 30 and saved.unsaved_kept_s == 0.0
+    bench.parts.script.run = unsaved_after(IT)
+    [facts] = bench.pool.facts()
+    _execution, saved = await bench.run(worker_id=facts.worker_id, context=msgpack.packb({"keep_s": 1e9}))
+    assert saved.unsaved_kept_s == 60.0 and facts.kept == {"it", WISHED}
+    assert facts.held_until_s <= time.monotonic() + KEEP_S_MAX
+    # A save without a wish ends it.
+    bench.parts.script.run = unsaved_after()
+    await bench.run(worker_id=facts.worker_id)
+    assert not facts.held(time.monotonic())
 
 
 async def test_hold_begins_anew_with_each_save_and_ends_when_the_variable_is_gone(bench: Bench) -> None:
