@@ -20,7 +20,7 @@ from looseleaf.errors import LooseLeafError
 COMMAND_MODULES: Final = (
     "looseleaf.cli.up", "looseleaf.cli.status", "looseleaf.cli.doctor", "looseleaf.cli.pool", "looseleaf.cli.session",
     "looseleaf.cli.state", "looseleaf.cli.store", "looseleaf.cli.rpc", "looseleaf.cli.run", "looseleaf.cli.kernel",
-    "looseleaf.cli.explain",
+    "looseleaf.cli.explain", "looseleaf.cli.top",
 )
 
 EXIT_FAULT: Final = 1

@@ -11,7 +11,7 @@ from typing import Any
 from looseleaf.rpc.dedupe import RequestMemory
 from looseleaf.services.checkpoint_store.copying import Copied, check_backup_folder, copy_durable
 from looseleaf.services.checkpoint_store.servicer import RunBlocking
-from looseleaf.services.checkpoint_store.stats import count_all
+from looseleaf.services.checkpoint_store.stats import count_all, totals
 from looseleaf.services.checkpoint_store.store import Store
 from looseleaf.services.checkpoint_store.verifier import verify_bytes, verify_index
 from looseleaf.v1 import checkpoint_store_admin_pb2 as pb
@@ -31,7 +31,15 @@ class CheckpointStoreAdminServicer(CheckpointStoreAdminServiceServicer):
         self._copying = asyncio.Lock()
 
     async def GetStoreStats(self, request: pb.GetStoreStatsRequest, context: Any) -> pb.GetStoreStatsResponse:
-        return pb.GetStoreStatsResponse(**asdict(await self._blocking(count_all, self._store)))
+        stats = totals(self._store) if request.totals_only else await self._blocking(count_all, self._store)
+        return pb.GetStoreStatsResponse(**asdict(stats), last_collection=self._last_collection())
+
+    def _last_collection(self) -> pb.LastCollection | None:
+        last = self._store.collector.last
+        if last is None:
+            return None
+        ended_s, freed = last
+        return pb.LastCollection(ended_s_ago=self._store.index.clock.monotonic_s() - ended_s, **asdict(freed))
 
     async def VerifyStore(
         self, request: pb.VerifyStoreRequest, context: Any

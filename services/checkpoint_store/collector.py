@@ -68,6 +68,8 @@ class Collector:
         self._retention = retention
         self._uses = uses
         self._grace_ms = grace_ms
+        # The last whole run since the start: its end on the monotonic clock, and what it freed.
+        self.last: tuple[float, Collected] | None = None
         self._running = threading.Lock()
         self._stopped = threading.Event()
         # How many copies of the store are being made; guarded by _running.
@@ -90,7 +92,9 @@ class Collector:
                 pass
             units, regions = self._sweep()
             self._forget_tombstones()
-            return Collected(dropped, units, regions)
+            freed = Collected(dropped, units, regions)
+            self.last = (self._index.clock.monotonic_s(), freed)
+            return freed
 
     @contextmanager
     def paused(self) -> Iterator[None]:

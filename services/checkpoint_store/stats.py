@@ -44,6 +44,14 @@ class StoreStats:
     tenants: list[TenantCounts] = field(default_factory=list)
 
 
+def totals(store: Store) -> StoreStats:
+    """Only what is known without reading every row."""
+    return StoreStats(
+        sessions=store.sessions.count, used_bytes=store.usage.used_bytes, bytes_max=store.usage.bytes_max,
+        regions_damaged=len(store.index.damaged),
+    )
+
+
 def count_all(store: Store) -> StoreStats:
     """Reads every row once, without the index's lock: the counts are of slightly different moments."""
     kv = store.index.kv

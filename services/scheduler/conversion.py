@@ -19,7 +19,7 @@ from looseleaf.services.scheduler.core.facts import (
     WorkerReport,
     WorkerStage,
 )
-from looseleaf.services.scheduler.core.views import HostView, PoolView
+from looseleaf.services.scheduler.core.views import HostView, PoolView, QueuedView
 from looseleaf.v1 import recipe_pb2, scheduler_pb2, types_pb2
 
 # The largest gang that a request may name; far above any host.
@@ -166,7 +166,15 @@ def pool_message(pool: PoolView) -> scheduler_pb2.GetPoolResponse:
     """The pool for people."""
     return scheduler_pb2.GetPoolResponse(
         hosts=[_host_message(host) for host in pool.hosts], queued_runs=pool.queued_runs, gpu_held_s=pool.held_gpu_s,
-        ready=pool.ready,
+        ready=pool.ready, queue=[_queued_message(run) for run in pool.queue],
+        ended=[execution_message(record) for record in pool.ended],
+    )
+
+
+def _queued_message(run: QueuedView) -> scheduler_pb2.QueuedRun:
+    return scheduler_pb2.QueuedRun(
+        execution_id=run.execution_id, session_id=run.session_id, position=run.position, reason=run.reason,
+        priority=run.priority, waited_s=run.waited_s,
     )
 
 
@@ -177,4 +185,5 @@ def _host_message(host: HostView) -> scheduler_pb2.HostState:
         workers=[worker_message(worker) for worker in host.workers],
         leases=[lease_message(lease) for lease in host.leases],
         gpu=scheduler_pb2.GpuDescription(**host.gpu.message()) if host.gpu is not None else None,
+        gpu_memory_bytes=host.gpu_memory_bytes,
     )

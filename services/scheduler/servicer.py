@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 from looseleaf.errors import Internal, NotFound
 from looseleaf.ids import Epoch, LeaseId
@@ -30,6 +30,9 @@ from looseleaf.services.scheduler.core.events import (
 from looseleaf.services.scheduler.driver import Driver
 from looseleaf.v1 import frontend_pb2, scheduler_pb2
 from looseleaf.v1.scheduler_pb2_grpc import SchedulerServiceServicer
+
+# Runs of each kind that one answer lists.
+LISTED_MAX: Final = 1_000
 
 
 class SchedulerServicer(SchedulerServiceServicer):
@@ -97,5 +100,7 @@ class SchedulerServicer(SchedulerServiceServicer):
         return execution_message(record)
 
     async def GetPool(self, request: scheduler_pb2.GetPoolRequest, context: Any) -> scheduler_pb2.GetPoolResponse:
-        """The pool as it stands now."""
-        return pool_message(self._driver.scheduler.pool(self._driver.now_s()))
+        """The pool as it stands now; at most LISTED_MAX of the runs that wait, and of those that ended."""
+        driver = self._driver
+        queue_max, ended_max = min(request.queue_max, LISTED_MAX), min(request.ended_max, LISTED_MAX)
+        return pool_message(driver.scheduler.pool(driver.now_s(), queue_max, ended_max))

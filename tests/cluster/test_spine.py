@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from looseleaf.cli.top import top
 from looseleaf.local.cluster import LocalCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
@@ -239,3 +240,23 @@ def executions_in(log: Path) -> set[str]:
     whole = log.read_text(errors="replace").rpartition("\n")[0]
     events = [json.loads(line) for line in whole.splitlines() if line.startswith("{")]
     return {event["execution"] for event in events if {"execution", "session", "host"} <= event.keys()}
+
+
+def test_top_shows_hosts_sessions_store_and_the_cell_that_ended(
+    cluster: LocalCluster, shared: Any, capsys: Any
+) -> None:
+    shared.ok("import torch\nshown = torch.ones(2).cuda()")
+    limit_s = time.monotonic() + CELL_LIMIT_S
+    data = Path(cluster.record.data)
+    while True:
+        top(data, as_json=True)
+        found = json.loads(capsys.readouterr().out)
+        # The scheduler hears of the cell's end after the notebook.
+        if any(run["state"] == "EXECUTION_STATE_SAVED" for run in found["pool"]["ended"]):
+            break
+        assert time.monotonic() < limit_s, found
+    assert found["problems"] == [] and found["hosts"]["h0"]["zygote_pids"]
+    assert int(found["store"]["used_bytes"]) > 0 and len(found["sessions"]) >= 1
+    top(data, once=True)
+    shown = capsys.readouterr().out
+    assert "1 of 1 host(s) alive" in shown and "saved" in shown and "torch" in shown

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 
 from looseleaf.ids import Epoch, ExecutionId, SessionId
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState, Figures, Lease
@@ -45,6 +46,10 @@ class ExecutionJournal:
     def live(self) -> Iterator[ExecutionRecord]:
         """Records of executions that have not ended, in order of their first request."""
         return iter(list(self._live.values()))
+
+    def newest_ended(self, limit: int) -> list[ExecutionRecord]:
+        """Executions that ended, the last one first."""
+        return list(islice(reversed(self._ended.values()), limit))
 
     def open(self, execution_id: ExecutionId, session_id: SessionId, epoch: Epoch) -> ExecutionRecord:
         """A new PENDING record; also for one that failed before it was ever dispatched."""

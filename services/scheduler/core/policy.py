@@ -66,9 +66,9 @@ class Scheduler:
         """What is known about one execution."""
         return self.state.journal.get(execution_id)
 
-    def pool(self, now_s: float) -> PoolView:
-        """The pool as it stands, for people."""
-        return pool_view(self.state, now_s)
+    def pool(self, now_s: float, queue_max: int = 0, ended_max: int = 0) -> PoolView:
+        """The pool as it stands, for people; see `pool_view`."""
+        return pool_view(self.state, now_s, queue_max, ended_max)
 
 
 def _dispatch(state: State, event: Event, now_s: float) -> None:

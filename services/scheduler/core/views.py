@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from looseleaf.devices.description import GpuDescription
-from looseleaf.ids import HostId
-from looseleaf.services.scheduler.core.facts import Lease, WorkerReport
+from looseleaf.ids import ExecutionId, HostId, SessionId
+from looseleaf.services.scheduler.core.facts import ExecutionRecord, Lease, WorkerReport
 from looseleaf.services.scheduler.core.hosts import Worker
+from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.state import State
 
 
@@ -24,6 +26,19 @@ class HostView:
     workers: tuple[WorkerReport, ...]
     leases: tuple[Lease, ...]
     gpu: GpuDescription | None = None
+    gpu_memory_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedView:
+    """A run that waits. `reason`: as its callers were told last, empty before that."""
+
+    execution_id: ExecutionId
+    session_id: SessionId
+    position: int
+    reason: str
+    priority: str
+    waited_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,20 +49,34 @@ class PoolView:
     queued_runs: int
     held_gpu_s: float
     ready: bool
+    queue: tuple[QueuedView, ...] = ()
+    ended: tuple[ExecutionRecord, ...] = ()
 
 
-def pool_view(state: State, now_s: float) -> PoolView:
-    """A snapshot at `now_s`, hosts ordered by id."""
+def pool_view(state: State, now_s: float, queue_max: int = 0, ended_max: int = 0) -> PoolView:
+    """A snapshot at `now_s`, hosts ordered by id, with as many waiting and ended runs as are asked for."""
     hosts = tuple(
         HostView(
             host.host_id, host.address, host.gpu_count, host.device_kind, max(0.0, now_s - host.last_seen_s),
             host.liveness(now_s, state.limits).value,
             tuple(_worker_view(worker, now_s) for worker in sorted(host.workers.values(), key=lambda w: w.worker_id)),
-            tuple(entry.lease for entry in state.leases.on_host(host.host_id)), host.gpu,
+            tuple(entry.lease for entry in state.leases.on_host(host.host_id)), host.gpu, host.gpu_memory_bytes,
         )
         for host in state.hosts
     )
-    return PoolView(hosts, len(state.queue), state.accounts.held_gpu_s(state.leases, now_s), state.ready)
+    queue = tuple(_queued_view(run, place, now_s) for place, run in enumerate(islice(state.queue, queue_max), start=1))
+    return PoolView(
+        hosts, len(state.queue), state.accounts.held_gpu_s(state.leases, now_s), state.ready, queue,
+        tuple(state.journal.newest_ended(ended_max)),
+    )
+
+
+def _queued_view(run: Run, position: int, now_s: float) -> QueuedView:
+    reasons = [reason for _position, reason in run.told.values()]
+    return QueuedView(
+        run.execution_id, run.session_id, position, reasons[-1] if reasons else "", run.priority,
+        max(0.0, now_s - run.arrived_at_s),
+    )
 
 
 def _worker_view(worker: Worker, now_s: float) -> WorkerReport:

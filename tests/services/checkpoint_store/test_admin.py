@@ -9,10 +9,16 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from looseleaf.dirty_tracker import hash128
+from looseleaf.rpc.client import open_channel
+from looseleaf.v1 import checkpoint_store_admin_pb2 as admin_pb
+from looseleaf.v1 import checkpoint_store_pb2 as store_pb
+from looseleaf.v1.checkpoint_store_admin_pb2_grpc import CheckpointStoreAdminServiceStub
+from looseleaf.v1.checkpoint_store_pb2_grpc import CheckpointStoreServiceStub
 
 from .conftest import Server, make_state, region_chunks
 
@@ -96,6 +102,14 @@ async def test_store_is_counted_checked_backed_up_and_restored(
         {"tenant": "default", "sessions": 1, "used_bytes": counts["used_bytes"], "bytes_max": counts["bytes_max"]}
     ]
     assert "2 on the disk" in store(server, "stats").stdout
+    async with open_channel(server.address, peer="store") as channel:
+        stub: Any = CheckpointStoreAdminServiceStub(channel)
+        before = await stub.GetStoreStats(admin_pb.GetStoreStatsRequest(totals_only=True), timeout_s=20)
+        collector: Any = CheckpointStoreServiceStub(channel)
+        await collector.CollectGarbage(store_pb.CollectGarbageRequest(request_id="r-1"), timeout_s=20)
+        after = await stub.GetStoreStats(admin_pb.GetStoreStatsRequest(totals_only=True), timeout_s=20)
+    assert (before.sessions, before.used_bytes, before.regions) == (1, int(counts["used_bytes"]), 0)
+    assert not before.HasField("last_collection") and after.last_collection.ended_s_ago >= 0
     checked = store(server, "verify")
     assert checked.returncode == 0 and "4 units and regions: 0 problem(s)" in checked.stdout, checked
     assert "freed 0 version(s)" in store(server, "gc").stdout
