@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from looseleaf.cli.options import DataOption, JsonOption, TimeoutOption, print_json, resolve_address, wait
+from looseleaf.cli.options import (
+    DataOption,
+    JsonOption,
+    SessionArgument,
+    TimeoutOption,
+    print_json,
+    resolve_address,
+    wait,
+)
 
 if TYPE_CHECKING:
     from looseleaf.checkpoint.manifest import Manifest
     from looseleaf.rpc.store_client import StoreClient
-
-SessionArgument = Annotated[str, typer.Argument(help="The session's id, as `session list` shows it.")]
 
 
 def check_out(

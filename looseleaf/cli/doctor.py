@@ -6,12 +6,13 @@ from dataclasses import asdict
 
 import typer
 
-from looseleaf.cli.options import DataOption, JsonOption, print_json
+from looseleaf.cli import exits
+from looseleaf.cli.options import DataOption, JsonOption, example, print_json
 
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command()(doctor)
+    app.command(epilog=example("doctor"))(doctor)
 
 
 def doctor(data: DataOption = None, as_json: JsonOption = False) -> None:
@@ -34,4 +35,4 @@ def doctor(data: DataOption = None, as_json: JsonOption = False) -> None:
             if check.advice:
                 console.print(f"      -> {check.advice}", markup=False)
     if failed:
-        raise typer.Exit(1)
+        raise typer.Exit(exits.FAILED)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from looseleaf.cli.options import JsonOption, print_json, print_table
+from looseleaf.cli.options import JsonOption, complete_notebooks, example, print_json, print_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -30,11 +30,12 @@ class ExplainedCell:
 
 def register(app: typer.Typer) -> None:
     """Adds the command."""
-    app.command()(explain)
+    app.command(epilog=example("explain NOTEBOOK.ipynb --cell 3"))(explain)
 
 
 def explain(
-    notebook: Annotated[Path, typer.Argument(help="The notebook to explain; nothing in it is run.")],
+    notebook: Annotated[Path, typer.Argument(
+        help="The notebook to explain; nothing in it is run.", autocompletion=complete_notebooks)],
     cell: Annotated[str, typer.Option("--cell", help="Only this cell: its id or its number.")] = "",
     as_json: JsonOption = False,
 ) -> None:

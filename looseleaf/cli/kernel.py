@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from looseleaf.cli.options import JsonOption, print_json, print_table
+from looseleaf.cli.options import JsonOption, example, print_json, print_table
 
 NameOption = Annotated[str, typer.Option("--name", help="Name of the kernelspec.")]
 
@@ -14,9 +14,9 @@ NameOption = Annotated[str, typer.Option("--name", help="Name of the kernelspec.
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     kernel = typer.Typer(help="The Jupyter kernel of this environment.", no_args_is_help=True)
-    kernel.command()(install)
-    kernel.command()(uninstall)
-    kernel.command("list")(list_kernels)
+    kernel.command(epilog=example("kernel install --sys-prefix"))(install)
+    kernel.command(epilog=example("kernel uninstall"))(uninstall)
+    kernel.command("list", epilog=example("kernel list"))(list_kernels)
     app.add_typer(kernel, name="kernel")
 
 

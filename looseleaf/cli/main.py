@@ -1,45 +1,35 @@
-"""The program `looseleaf`.
-
-Exit codes: 0 done; 1 a fault of ours; 2 wrong usage or setting; 3 what was named does not exist or does not run;
-4 a part of the system cannot be reached or is too slow; 5 refused as things stand; 6 a limit was met; 130 interrupted.
-"""
+"""The program `looseleaf`. Exit codes are those of `looseleaf.cli.exits`."""
 
 from __future__ import annotations
 
+import errno
 import importlib
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import Final
 
 import typer
 
 from looseleaf import __version__
+from looseleaf.cli import exits
 from looseleaf.errors import LooseLeafError
 
 # Each has `register(app)`. They import what is heavy inside their commands, so that `looseleaf --help` is quick.
 COMMAND_MODULES: Final = (
-    "looseleaf.cli.up", "looseleaf.cli.status", "looseleaf.cli.doctor", "looseleaf.cli.pool", "looseleaf.cli.session",
-    "looseleaf.cli.state", "looseleaf.cli.store", "looseleaf.cli.rpc", "looseleaf.cli.run", "looseleaf.cli.kernel",
-    "looseleaf.cli.explain", "looseleaf.cli.top",
-)
-
-EXIT_FAULT: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_CODES: Final = {
-    "INVALID_ARGUMENT": EXIT_USAGE, "NOT_FOUND": 3, "UNAVAILABLE": 4, "DEADLINE_EXCEEDED": 4, "FAILED_PRECONDITION": 5,
-    "ABORTED": 5, "UNIMPLEMENTED": 5, "UNAUTHENTICATED": 5, "PERMISSION_DENIED": 5, "RESOURCE_EXHAUSTED": 6,
-}
-_EPILOG = (
-    "Exit codes: 0 done, 1 fault of LooseLeaf, 2 wrong usage, 3 not found or not running, 4 unreachable or too slow, "
-    "5 refused as things stand, 6 limit met."
+    "looseleaf.cli.up", "looseleaf.cli.status", "looseleaf.cli.top", "looseleaf.cli.lab", "looseleaf.cli.run",
+    "looseleaf.cli.explain", "looseleaf.cli.doctor", "looseleaf.cli.pool", "looseleaf.cli.session",
+    "looseleaf.cli.state", "looseleaf.cli.kernel", "looseleaf.cli.config", "looseleaf.cli.store", "looseleaf.cli.rpc",
+    "looseleaf.cli.serve",
 )
 
 
 def build_app() -> typer.Typer:
     """The program with all its commands."""
     app = typer.Typer(
-        name="looseleaf", help="Serverless GPUs for computational notebooks.", epilog=_EPILOG, no_args_is_help=True,
-        pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]},
+        name="looseleaf", help="Serverless GPUs for computational notebooks.", epilog=exits.EPILOG,
+        no_args_is_help=True, pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
 
     @app.callback()
@@ -55,17 +45,40 @@ def build_app() -> typer.Typer:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command; returns the exit code. Errors of ours are one message, never a traceback."""
-    app = build_app()
+    """Runs one command; returns the exit code.
+
+    Errors of ours are one message without a traceback. A reader who goes away, as `head` does, ends it quietly.
+    """
     try:
-        app(args=list(argv) if argv is not None else None, prog_name="looseleaf")
-    except SystemExit as exit_request:
-        return exit_request.code if isinstance(exit_request.code, int) else int(exit_request.code is not None)
+        code = _run(argv)
+        sys.stdout.flush()
+    except BrokenPipeError as error:
+        return exits.leave_closed_pipe() if exits.stdout_closed() else show_fault(error)
+    return code
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    try:
+        build_app()(args=list(argv) if argv is not None else None, prog_name="looseleaf")
+    except SystemExit as request:
+        if isinstance(request.__context__, BrokenPipeError):
+            # Typer and rich turn one into an exit of their own.
+            raise request.__context__ from None
+        return request.code if isinstance(request.code, int) else int(request.code is not None)
     except LooseLeafError as error:
         return show_error(error)
     except KeyboardInterrupt:
-        return 130
-    return 0
+        return exits.INTERRUPTED
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            return show_fault(error)
+        print(f"looseleaf: {error}", file=sys.stderr)
+        return exits.LIMIT_MET
+    except Exception as error:
+        return show_fault(error)
+    return exits.DONE
 
 
 def show_error(error: LooseLeafError) -> int:
@@ -74,7 +87,14 @@ def show_error(error: LooseLeafError) -> int:
     if log_tail:
         print(f"--- end of {error.fields.get('log', 'the log')}\n{log_tail}\n---", file=sys.stderr)
     print(f"looseleaf: {error}", file=sys.stderr)
-    return EXIT_CODES.get(error.code, EXIT_FAULT)
+    return exits.OF_ERRORS.get(error.code, exits.FAULT)
+
+
+def show_fault(error: Exception) -> int:
+    """Prints what only we can mend, with its traceback, and returns the exit code."""
+    traceback.print_exception(error)
+    print("looseleaf: this is a fault of LooseLeaf: please report it with the lines above", file=sys.stderr)
+    return exits.FAULT
 
 
 def _show_version(wanted: bool) -> None:

@@ -15,12 +15,56 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+# What a completion may wait for the store: a person has just pressed Tab.
+COMPLETION_TIMEOUT_S: Final = 1.0
+COMPLETED_SESSIONS_MAX: Final = 100
+
 PIPE_COLUMNS: Final = 400
 
 DataOption = Annotated[
     Path | None, typer.Option("--data", help="The cluster's data folder; default LOOSELEAF_DATA or the user's own.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 TimeoutOption = Annotated[float, typer.Option("--timeout-s", min=0.01, help="Limit of the call in seconds.")]
+
+
+def complete_sessions(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """Sessions of the running cluster that begin so, with their titles; none if it does not answer at once."""
+    from looseleaf.cli.session import ask_store
+    from looseleaf.errors import LooseLeafError
+    from looseleaf.v1 import checkpoint_store_pb2 as pb
+
+    request = pb.ListSessionsRequest(limit=COMPLETED_SESSIONS_MAX)
+    data = context.params.get("data")
+    try:
+        answer = ask_store(data, lambda store: store.ListSessions(request, timeout_s=COMPLETION_TIMEOUT_S))
+    except LooseLeafError:
+        return []
+    return [(head.session_id, head.title) for head in answer.sessions if head.session_id.startswith(incomplete)]
+
+
+def complete_notebooks(incomplete: str) -> list[str]:
+    """Notebooks and folders that begin so; hidden ones where the dot was typed."""
+    folder, _, begin = incomplete.rpartition("/")
+    parent = Path(f"{folder}/" if incomplete.startswith("/") else folder or ".").expanduser()
+    try:
+        entries = sorted(parent.iterdir())
+    except OSError:
+        return []
+    found = []
+    for entry in entries:
+        wanted = entry.is_dir() or entry.suffix == ".ipynb"
+        if wanted and entry.name.startswith(begin) and entry.name.startswith(".") <= begin.startswith("."):
+            found.append(f"{folder}/" * ("/" in incomplete) + entry.name + "/" * entry.is_dir())
+    return found
+
+
+SessionArgument = Annotated[str, typer.Argument(
+    help="The session's id, as `session list` shows it.", autocompletion=complete_sessions)]
+
+
+def example(words: str) -> str:
+    """The last lines of a command's help; a test parses what they show."""
+    return f"Example: looseleaf {words}"
 
 
 def run_dir_of(data: Path | None) -> Path:
@@ -71,6 +115,11 @@ def wait(coroutine: Coroutine[Any, Any, T]) -> T:
 def print_json(value: Any) -> None:
     """One JSON value on stdout."""
     print(json.dumps(value, indent=2, sort_keys=True, default=str))
+
+
+def print_json_line(value: Any) -> None:
+    """One JSON value on a line of its own, out at once."""
+    print(json.dumps(value, sort_keys=True, default=str), flush=True)
 
 
 def print_table(title: str, columns: list[str], rows: list[list[Any]], empty: str) -> None:

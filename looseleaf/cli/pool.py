@@ -7,16 +7,16 @@ from typing import Any, Final
 
 import typer
 
-from looseleaf.cli.options import DataOption, JsonOption, print_json, print_table, resolve_address, wait
+from looseleaf.cli.options import DataOption, JsonOption, example, print_json, print_table, resolve_address, wait
 
 KEPT_NAMES_SHOWN_MAX: Final = 3
 
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    app.command()(queue)
-    app.command()(hosts)
-    app.command()(workers)
+    app.command(epilog=example("queue"))(queue)
+    app.command(epilog=example("hosts --json"))(hosts)
+    app.command(epilog=example("workers"))(workers)
 
 
 def queue(data: DataOption = None, as_json: JsonOption = False) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from looseleaf.cli.options import DataOption, TimeoutOption, resolve_address, wait
+from looseleaf.cli.options import DataOption, JsonOption, TimeoutOption, example, print_json, resolve_address, wait
 
 AddressArgument = Annotated[str, typer.Argument(help="unix:/path, host:port, or a service's name such as scheduler.")]
 
@@ -16,9 +16,9 @@ AddressArgument = Annotated[str, typer.Argument(help="unix:/path, host:port, or 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     rpc = typer.Typer(help="Talk to any LooseLeaf server: list, describe, call.", no_args_is_help=True)
-    rpc.command("list")(list_services)
-    rpc.command("describe")(describe)
-    rpc.command("call")(call)
+    rpc.command("list", epilog=example("rpc list scheduler"))(list_services)
+    rpc.command("describe", epilog=example("rpc describe scheduler looseleaf.v1.SchedulerService"))(describe)
+    rpc.command("call", epilog=example("rpc call scheduler looseleaf.v1.SchedulerService/GetPool '{}'"))(call)
     app.add_typer(rpc, name="rpc")
 
 
@@ -26,6 +26,7 @@ def list_services(
     address: AddressArgument,
     service: Annotated[str, typer.Argument(help="Show this service's methods instead.")] = "",
     data: DataOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """List the server's services, or one service's methods."""
     from looseleaf.rpc.client import open_channel
@@ -39,13 +40,18 @@ def list_services(
             text = await reflection.describe(service)
         return [line.strip().removeprefix("rpc ").rstrip(";") for line in text.splitlines()[1:-1]]
 
-    print("\n".join(wait(ask(resolve_address(address, data)))))
+    found = wait(ask(resolve_address(address, data)))
+    if as_json:
+        print_json(found)
+    else:
+        print("\n".join(found))
 
 
 def describe(
     address: AddressArgument,
     symbol: Annotated[str, typer.Argument(help="Full name of a service, method, message or enum.")],
     data: DataOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Show a service, method, message or enum as .proto text."""
     from looseleaf.rpc.client import open_channel
@@ -55,7 +61,11 @@ def describe(
         async with open_channel(target, peer="server") as channel:
             return await Reflection(channel).describe(symbol.replace("/", "."))
 
-    print(wait(ask(resolve_address(address, data))))
+    text = wait(ask(resolve_address(address, data)))
+    if as_json:
+        print_json({"symbol": symbol, "proto": text})
+    else:
+        print(text)
 
 
 def call(

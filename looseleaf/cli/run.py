@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperCommand
 
+from looseleaf.cli.options import complete_notebooks, example
 from looseleaf.errors import InvalidArgument, LooseLeafError
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ EXIT_INTERRUPTED: Final = 130
 _EPILOG: Final = (
     "Exit codes: 0 all cells ran; 1 a cell failed; 2 wrong usage or input, nothing was run; 3 a part of the system "
     "failed, such as no cluster or a kernel that died; 130 interrupted. Of several, the largest. What was executed is "
-    "written in every case."
+    "written in every case.\n\n" + example("run NOTEBOOK.ipynb -o OUT.ipynb --report REPORT.json")
 )
 # Options of two values, as papermill has them; typer has lists of one value only.
 _PAIRS: Final = frozenset({"-p", "--parameters", "-r", "--parameters-raw"})
@@ -60,7 +61,8 @@ def register(app: typer.Typer) -> None:
 
 
 def run(
-    notebooks: Annotated[list[Path], typer.Argument(help="The notebooks to run.")],
+    notebooks: Annotated[list[Path], typer.Argument(
+        help="The notebooks to run.", autocompletion=complete_notebooks)],
     output: Annotated[Path, typer.Option(
         "--output", "-o", help="The executed notebook; for several notebooks a folder for all of them.")],
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, max=64, help="Notebooks at once, one kernel each.")] = 1,

@@ -1,35 +1,47 @@
-"""`looseleaf session list|log|diff|checkout|rm`: saved sessions."""
+"""`looseleaf session list|show|log|diff|checkout|rm`: saved sessions."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from looseleaf.cli.options import DataOption, JsonOption, TimeoutOption, print_json, print_table, resolve_address, wait
+from looseleaf.cli.options import (
+    DataOption,
+    JsonOption,
+    SessionArgument,
+    TimeoutOption,
+    example,
+    print_json,
+    print_table,
+    resolve_address,
+    wait,
+)
 
 if TYPE_CHECKING:
     from looseleaf.checkpoint.version_list import ListedVersion
 
-SessionArgument = Annotated[str, typer.Argument(help="The session's id, as `session list` shows it.")]
+EXAMPLE_SESSION: Final = "s-58ad5a8724de1f91676876379dd54769"
 
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     from looseleaf.cli.checkout import check_out
+    from looseleaf.cli.session_show import show
     from looseleaf.cli.state import show_changes
 
     session = typer.Typer(
-        help="Saved sessions: list them, their versions, go back to one, delete one.", no_args_is_help=True
+        help="Saved sessions: list, look into, go back to a version, delete.", no_args_is_help=True
     )
-    session.command("list")(list_sessions)
-    session.command("log")(list_versions)
-    session.command("diff")(show_changes)
-    session.command("checkout")(check_out)
-    session.command("rm")(remove)
+    session.command("list", epilog=example("session list"))(list_sessions)
+    session.command("show", epilog=example(f"session show {EXAMPLE_SESSION}"))(show)
+    session.command("log", epilog=example(f"session log {EXAMPLE_SESSION}"))(list_versions)
+    session.command("diff", epilog=example(f"session diff {EXAMPLE_SESSION} 3 5"))(show_changes)
+    session.command("checkout", epilog=example(f"session checkout {EXAMPLE_SESSION} 3"))(check_out)
+    session.command("rm", epilog=example(f"session rm {EXAMPLE_SESSION} --yes"))(remove)
     app.add_typer(session, name="session")
 
 
@@ -46,7 +58,7 @@ def list_sessions(
         return
     rows = [
         [head["session_id"], head["title"] or "-", head["version"], head["durable_version"],
-         _when(head["updated_unix_ms"])]
+         when(head["updated_unix_ms"])]
         for head in answer["sessions"]
     ]
     print_table("sessions", ["session", "title", "version", "durable", "changed"], rows, "no session was saved yet")
@@ -84,7 +96,7 @@ def version_rows(kept: Sequence[ListedVersion], *, whole: bool) -> list[list[Any
     for entry in kept:
         rows.append([
             entry.version, entry.parent, "yes" if entry.durable else "no", entry.roots, entry.size,
-            _when(str(entry.created_unix_ms)), entry.execution_id,
+            when(str(entry.created_unix_ms)), entry.execution_id,
         ])  # fmt: skip
         if entry.parent in gone:
             first = gone[entry.parent]
@@ -129,7 +141,8 @@ def ask_store(data: Path | None, call: Callable[[Any], Awaitable[Any]]) -> Any:
     return wait(ask(resolve_address("checkpoint-store", data)))
 
 
-def _when(unix_ms: str) -> str:
+def when(unix_ms: str) -> str:
+    """A time for people, in the machine's zone."""
     if not int(unix_ms):
         return "-"
     return datetime.fromtimestamp(int(unix_ms) / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")

@@ -1,4 +1,4 @@
-"""`looseleaf state ls|du` and `looseleaf session diff`: what versions hold, read from their manifests alone."""
+"""`looseleaf state ls|du|diff` and `looseleaf session diff`: what versions hold, read from their manifests alone."""
 
 from __future__ import annotations
 
@@ -7,8 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from looseleaf.cli.options import DataOption, JsonOption, TimeoutOption, print_json, print_table
-from looseleaf.cli.session import SessionArgument, ask_store
+from looseleaf.cli.options import (
+    DataOption,
+    JsonOption,
+    SessionArgument,
+    TimeoutOption,
+    example,
+    print_json,
+    print_table,
+)
+from looseleaf.cli.session import EXAMPLE_SESSION, ask_store
 
 if TYPE_CHECKING:
     from looseleaf.checkpoint.manifest import Manifest, UnitHeader
@@ -22,8 +30,9 @@ VersionOption = Annotated[int, typer.Option("--version", min=0, help="Which vers
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     state = typer.Typer(help="Saved variables of a session.", no_args_is_help=True)
-    state.command("ls")(list_variables)
-    state.command("du")(show_usage)
+    state.command("ls", epilog=example(f"state ls {EXAMPLE_SESSION}"))(list_variables)
+    state.command("du", epilog=example(f"state du {EXAMPLE_SESSION} --version 3"))(show_usage)
+    state.command("diff", epilog=example(f"state diff {EXAMPLE_SESSION} 3 5"))(show_changes)
     app.add_typer(state, name="state")
 
 

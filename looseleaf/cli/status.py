@@ -5,15 +5,18 @@ from __future__ import annotations
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
+from looseleaf.cli import exits
 from looseleaf.cli.options import (
     DataOption,
     JsonOption,
     TimeoutOption,
+    example,
     print_json,
+    print_json_line,
     resolve_address,
     run_dir_of,
     stdout_console,
@@ -25,42 +28,48 @@ WATCH_INTERVAL_S: Final = 1.0
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    app.command()(status)
-    app.command()(health)
+    app.command(epilog=example("status --watch"))(status)
+    app.command(epilog=example("health scheduler"))(health)
 
 
 def status(
     data: DataOption = None,
     as_json: JsonOption = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Show it again every second until interrupted.")] = False,
+    watch: Annotated[bool, typer.Option(
+        "--watch", help="Show it again every second until interrupted; with --json a line each time.")] = False,
 ) -> None:
     """Show the cluster's services, hosts and queue. Exit code 3 if none runs, 4 if a part of it does not serve."""
     run_dir = run_dir_of(data)
     if watch:
-        _watch(run_dir)
-        return
+        show_again = _watch_lines if as_json else _watch
+        show_again(run_dir)
     found = gather(run_dir)
     if as_json:
         print_json(found)
     else:
         stdout_console().print(render(found))
     if not found["healthy"]:
-        raise typer.Exit(4)
+        raise typer.Exit(exits.UNREACHABLE)
 
 
 def health(
     address: Annotated[str, typer.Argument(help="unix:/path, host:port, or a service's name such as scheduler.")],
     service: Annotated[str, typer.Option(help="Full name of one service of the server.")] = "",
     data: DataOption = None,
+    as_json: JsonOption = False,
     timeout_s: TimeoutOption = 2.0,
 ) -> None:
     """Ask a server for its health; exit code 0 if it is SERVING, else 4."""
     from looseleaf.local.probe import health_state
 
-    state = wait(health_state(resolve_address(address, data), service, timeout_s))
-    print(state)
+    dialled = resolve_address(address, data)
+    state = wait(health_state(dialled, service, timeout_s))
+    if as_json:
+        print_json({"address": dialled, "service": service, "state": state})
+    else:
+        print(state)
     if state != "SERVING":
-        raise typer.Exit(4)
+        raise typer.Exit(exits.UNREACHABLE)
 
 
 def gather(run_dir: Path) -> dict[str, Any]:
@@ -114,7 +123,13 @@ def render(found: dict[str, Any]) -> Any:
     return Group(head, services, "", hosts, f"queued runs: {found['pool']['queued_runs']}")
 
 
-def _watch(run_dir: Path) -> None:
+def _watch_lines(run_dir: Path) -> NoReturn:
+    while True:
+        print_json_line(gather(run_dir))
+        time.sleep(WATCH_INTERVAL_S)
+
+
+def _watch(run_dir: Path) -> NoReturn:
     from rich.live import Live
 
     with Live(render(gather(run_dir)), refresh_per_second=4) as live:

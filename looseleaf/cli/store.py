@@ -8,10 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from looseleaf.cli import exits
 from looseleaf.cli.options import (
     DataOption,
     JsonOption,
     TimeoutOption,
+    example,
     message_to_dict,
     print_json,
     print_table,
@@ -25,11 +27,11 @@ FolderArgument = Annotated[Path, typer.Argument(help="A folder on the store's ma
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
     store = typer.Typer(help="The checkpoint store: counts, checks, garbage, backups.", no_args_is_help=True)
-    store.command("stats")(stats)
-    store.command("verify")(verify)
-    store.command("gc")(collect_garbage)
-    store.command("backup")(backup)
-    store.command("restore")(restore)
+    store.command("stats", epilog=example("store stats"))(stats)
+    store.command("verify", epilog=example("store verify --index-only"))(verify)
+    store.command("gc", epilog=example("store gc"))(collect_garbage)
+    store.command("backup", epilog=example("store backup /backups/2026-11-30"))(backup)
+    store.command("restore", epilog=example("store restore /backups/2026-11-30"))(restore)
     app.add_typer(store, name="store")
 
 
@@ -72,27 +74,32 @@ def stats(data: DataOption = None, as_json: JsonOption = False, timeout_s: Timeo
 
 def verify(
     index_only: Annotated[bool, typer.Option("--index-only", help="Do not read the saved bytes.")] = False,
-    data: DataOption = None, timeout_s: TimeoutOption = 3600.0,
+    data: DataOption = None, as_json: JsonOption = False, timeout_s: TimeoutOption = 3600.0,
 ) -> None:
     """Check the index against itself and every saved byte against its hash. Saves wait while the index is checked."""
     from looseleaf.v1 import checkpoint_store_admin_pb2 as pb
 
-    async def check(admin: Any) -> tuple[int, int]:
-        checked = problems = 0
+    problems: list[str] = []
+
+    async def check(admin: Any) -> int:
+        checked = 0
         request = pb.VerifyStoreRequest(bytes=not index_only)
         async with admin.VerifyStore(request, timeout_s=timeout_s) as stream:
             async for message in stream:
                 checked = max(checked, message.checked)
-                problems += len(message.problems)
-                for problem in message.problems:
+                problems.extend(message.problems)
+                for problem in [] if as_json else message.problems:
                     print(f"- {problem}", flush=True)
-        return checked, problems
+        return checked
 
-    checked, problems = _ask_admin(data, check)
-    looked_at = "the index" if index_only else f"the index and {checked} units and regions"
-    print(f"checked {looked_at}: {problems} problem(s)")
+    checked = _ask_admin(data, check)
+    if as_json:
+        print_json({"ok": not problems, "index_only": index_only, "checked": checked, "problems": problems})
+    else:
+        looked_at = "the index" if index_only else f"the index and {checked} units and regions"
+        print(f"checked {looked_at}: {len(problems)} problem(s)")
     if problems:
-        raise typer.Exit(1)
+        raise typer.Exit(exits.FAILED)
 
 
 def collect_garbage(data: DataOption = None, timeout_s: TimeoutOption = 600.0) -> None:

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
-from looseleaf.cli.options import DataOption, run_dir_of
+from looseleaf.cli import exits
+from looseleaf.cli.cluster_options import ClusterCommand, given_settings, refuse_other_cluster
+from looseleaf.cli.options import DataOption, example, run_dir_of
 
 
 def register(app: typer.Typer) -> None:
     """Adds the commands."""
-    app.command()(up)
-    app.command()(down)
+    app.command(cls=ClusterCommand, epilog=example("up --gpus 2 --device emulated"))(up)
+    app.command(epilog=example("down"))(down)
 
 
-def up(
-    data: DataOption = None,
-    gpus: Annotated[int | None, typer.Option(help="GPUs per host; default: all real ones, or 1 emulated.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cuda, emulated or none.")] = None,
-    hosts: Annotated[int | None, typer.Option(help="Worker daemons.")] = None,
-    tcp: Annotated[bool, typer.Option("--tcp", help="gRPC on loopback TCP instead of Unix sockets.")] = False,
-    timeout_s: Annotated[float | None, typer.Option("--timeout-s", help="Limit of the start.")] = None,
-) -> None:
+def up(context: typer.Context) -> None:
     """Start a cluster of this machine and return when it is ready.
 
     The sessions that an earlier cluster left in the data folder are there again.
@@ -34,12 +29,13 @@ def up(
     from looseleaf.local.cluster import LocalCluster, cluster_config
     from looseleaf.local.record import read_record
 
-    settings: dict[str, Any] = {
-        "data": data, "gpus": gpus, "device": device, "hosts": hosts, "tcp": tcp or None, "start_timeout_s": timeout_s}
-    config = cluster_config(settings)
+    given = given_settings(context)
+    config = cluster_config(given)
     running = read_record(config.run_dir)
     if running is not None and running.alive:
-        _say_running(running, settings)
+        refuse_other_cluster(running, config, given)
+        print(f"runs already (supervisor {running.supervisor_pid}), nothing was changed")
+        _say_up(running)
         return
     with Console(stderr=True).status("starting store, scheduler, frontend and daemons ..."):
         cluster = LocalCluster.start(config, detached=True)
@@ -68,25 +64,8 @@ def down(data: DataOption = None) -> None:
     ]
     if left:
         print(f"still there: {', '.join(left)}", file=sys.stderr)
-        raise typer.Exit(1)
+        raise typer.Exit(exits.FAILED)
     print(f"stopped; no process, socket or shared memory is left. Sessions stay in {record.data}")
-
-
-def _say_running(record: Any, settings: dict[str, Any]) -> None:
-    from looseleaf.errors import PreconditionFailed
-
-    has = {"gpus": record.gpus_per_host, "device": record.device, "hosts": len(record.hosts)}
-    other = [
-        f"{name} {has[name]}" for name in has
-        if settings[name] not in (None, has[name]) and not (name == "device" and settings[name] == "auto")
-    ]
-    if other:
-        raise PreconditionFailed(
-            "CLUSTER_RUNNING",
-            f"a cluster runs already, with {', '.join(other)}: `looseleaf down` first, or give another --data",
-        )
-    print(f"runs already (supervisor {record.supervisor_pid}), nothing was changed")
-    _say_up(record)
 
 
 def _say_up(record: Any) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from looseleaf.cli import exits
 from looseleaf.cli.main import COMMAND_MODULES, build_app, main
 from looseleaf.config import ClusterConfig
 from looseleaf.local import cluster as cluster_module
@@ -59,11 +60,12 @@ def run(capsys: Any, *arguments: Any) -> tuple[int, str, str]:
 
 def test_every_command_module_registers_and_help_is_quick() -> None:
     names = {command.callback.__name__ for command in build_app().registered_commands if command.callback}
-    assert {"up", "down", "status", "health", "doctor", "queue", "hosts", "workers"} <= names
+    assert {"up", "down", "status", "health", "doctor", "queue", "hosts", "workers", "lab", "serve"} <= names
     assert len(COMMAND_MODULES) == len(set(COMMAND_MODULES))
     code = (
         "import sys; from looseleaf.cli.main import main; main(['--help']);"
-        "print([name for name in ('grpc', 'torch', 'pydantic', 'google.protobuf') if name in sys.modules])"
+        "print([name for name in ('grpc', 'torch', 'numpy', 'pydantic', 'textual', 'google.protobuf', 'jupyter_client',"
+        " 'tomlkit') if name in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=LIMIT_S, cwd=ROOT, check=True)
@@ -99,7 +101,8 @@ def test_data_folder_that_cannot_be_is_named(capsys: Any, command: str, place: s
 
 def test_bad_settings_are_named(capsys: Any, tmp_path: Path) -> None:
     code, _out, err = run(capsys, "up", "--data", tmp_path / "d", "--hosts", "99")
-    assert (code, "CONFIG_INVALID: cluster.hosts = 99 (--hosts): must be less than or equal to 16" in err) == (2, True)
+    wanted = "CONFIG_INVALID: cluster.hosts = '99' (--hosts): must be less than or equal to 16"
+    assert (code, wanted in err) == (2, True)
     (tmp_path / "looseleaf.toml").write_text("[cluster\n")
     code, _out, err = run(capsys, "status")
     assert (code, "looseleaf.toml is not valid TOML" in err) == (2, True)
@@ -114,6 +117,17 @@ def test_status_shows_services_and_hosts(capsys: Any, data: Path) -> None:
     code, out, _err = run(capsys, "status", "--data", data, "--json")
     found = json.loads(out)
     assert (found["healthy"], found["pool"]["hosts"][0]["gpu_count"]) == (True, 2)
+
+
+@pytest.mark.cluster
+def test_watch_as_json_ends_quietly_when_its_reader_goes(data: Path) -> None:
+    command = [sys.executable, "-m", "looseleaf.cli.main", "status", "--watch", "--json", "--data", str(data)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert json.loads(process.stdout.readline())["healthy"]
+        process.stdout.close()
+        said = process.stderr.read()
+    assert (process.returncode, said) == (exits.PIPE_CLOSED, "")
 
 
 @pytest.mark.cluster
@@ -144,6 +158,8 @@ def test_rpc_commands_list_describe_and_call(capsys: Any, data: Path, monkeypatc
     assert "looseleaf.v1.SchedulerService" in run(capsys, "rpc", "list", "scheduler", "--data", data)[1]
     listed = run(capsys, "rpc", "list", "scheduler", "looseleaf.v1.SchedulerService", "--data", data)[1]
     assert "GetPool(looseleaf.v1.GetPoolRequest)" in listed
+    services = json.loads(run(capsys, "rpc", "list", "scheduler", "--data", data, "--json")[1])
+    assert "looseleaf.v1.SchedulerService" in services
     address = f"unix:{data}/run/scheduler.sock"
     assert "uint32 gpu_count = 2;" in run(capsys, "rpc", "describe", address, "looseleaf.v1.HostState")[1]
     code, out, _err = run(capsys, "rpc", "call", address, "looseleaf.v1.SchedulerService/GetPool", "{}")
@@ -161,6 +177,9 @@ def test_sessions_are_listed_and_a_malformed_id_is_refused(capsys: Any, data: Pa
     assert run(capsys, "rpc", "call", address, method, '{"session_id": "s-7"}')[0] == 0
     assert "s-7" in run(capsys, "session", "list", "--data", data)[1]
     assert json.loads(run(capsys, "session", "list", "--data", data, "--json")[1])[0]["session_id"] == "s-7"
+    shown = json.loads(run(capsys, "session", "show", "s-7", "--data", data, "--json")[1])
+    assert (shown["session_id"], shown["variables"], shown["workers"]) == ("s-7", 0, [])
+    assert "s-7" in run(capsys, "session", "show", "s-7", "--data", data)[1]
     code, _out, err = run(capsys, "session", "rm", "../x", "--yes", "--data", data)
     assert (code, "ID_MALFORMED" in err) == (2, True)
 
@@ -169,6 +188,8 @@ def test_sessions_are_listed_and_a_malformed_id_is_refused(capsys: Any, data: Pa
 def test_health_by_name_and_address(capsys: Any, data: Path) -> None:
     assert run(capsys, "health", "scheduler", "--data", data)[:2] == (0, "SERVING\n")
     assert run(capsys, "health", f"{data}/run/frontend.sock")[:2] == (0, "SERVING\n")
+    state = json.loads(run(capsys, "health", "frontend", "--data", data, "--json")[1])
+    assert state == {"address": f"unix:{data}/run/frontend.sock", "service": "", "state": "SERVING"}
     code, _out, err = run(capsys, "health", f"unix:{data}/run/none.sock")
     assert (code, "SERVICE_DOWN" in err) == (4, True)
 

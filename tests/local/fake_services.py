@@ -67,6 +67,12 @@ class Store(CheckpointStoreServiceServicer):
         names = self._file.read_text().split() if self._file.exists() else []
         return checkpoint_store_pb2.ListSessionsResponse(sessions=[{"session_id": name} for name in names])
 
+    async def GetManifest(self, request: Any, context: Any) -> Any:
+        return checkpoint_store_pb2.GetManifestResponse(head={"session_id": request.session_id})
+
+    async def ListVersions(self, request: Any, context: Any) -> Any:
+        return checkpoint_store_pb2.ListVersionsResponse()
+
 
 async def build(service: Service[Any]) -> Sequence[Registration]:
     name = service.name

@@ -1,0 +1,146 @@
+"""What holds for every command: an example that parses, `--json` where it reads, codes that are documented."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import typer
+
+from looseleaf.cli import exits, status
+from looseleaf.cli.main import build_app, main
+from looseleaf.cli.options import complete_notebooks
+from looseleaf.config import ClusterConfig
+from looseleaf.errors import ERRORS_BY_CODE, LooseLeafError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docker"))
+from command_lines import parse_looseleaf
+
+ROOT = Path(__file__).resolve().parents[2]
+# Commands that change something or serve; all others read.
+ACTING = {
+    "up", "down", "lab", "run", "serve", "session checkout", "session rm", "kernel install", "kernel uninstall",
+    "config set", "store gc", "store backup", "store restore", "rpc call",
+}  # fmt: skip
+
+
+def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Every command that does something, with its words."""
+    inner = getattr(command, "commands", None)
+    if inner is None:
+        yield " ".join(words), command
+        return
+    for name, below in inner.items():
+        yield from commands(below, (*words, name))
+
+
+ALL = dict(commands(typer.main.get_command(build_app())))
+
+
+def flags(name: str) -> set[str]:
+    return {flag for parameter in ALL[name].params for flag in (*parameter.opts, *parameter.secondary_opts)}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_help_has_an_example_that_is_one_of_this_command(name: str) -> None:
+    found = re.findall(r"Example: looseleaf (.+)", ALL[name].epilog or "")
+    assert len(found) == 1
+    assert parse_looseleaf(shlex.split(found[0]))[0] == name
+
+
+def test_every_command_that_reads_speaks_json() -> None:
+    assert ALL.keys() >= ACTING
+    assert {name for name in ALL if "--json" in flags(name)} >= ALL.keys() - ACTING
+
+
+def test_page_about_the_cli_names_every_command_and_exit_code() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    table = page.partition("## Exit codes")[0]
+    for name in ALL:
+        # Of a group's commands the first one has the group's name before it.
+        group, _, last = f"looseleaf {name}".rpartition(" ")
+        assert any(group in row and re.search(rf"[` ]{last}[` ]", row) for row in table.splitlines()), name
+    rows = dict(re.findall(r"^\| (\d+) \| (.+?) \|", page, re.MULTILINE))
+    assert {int(code): meaning for code, meaning in rows.items()} == exits.MEANINGS
+    assert all(f"{code} " in exits.EPILOG for code in exits.MEANINGS)
+
+
+@pytest.mark.parametrize("name", ["up", "lab"])
+def test_commands_that_start_a_cluster_take_every_setting_of_it(name: str) -> None:
+    wanted = {"--" + field.replace("_", "-") for field in ClusterConfig.model_fields}
+    assert wanted | {"--no-tcp", "--no-emulated-delays"} <= flags(name)
+
+
+def test_every_error_has_its_exit_code_and_is_one_message(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exits.OF_ERRORS.keys() == ERRORS_BY_CODE.keys()
+    thrown: list[BaseException] = []
+
+    def fail(_run_dir: Path) -> None:
+        raise thrown[-1]
+
+    monkeypatch.setattr(status, "gather", fail)
+    for code, cls in ERRORS_BY_CODE.items():
+        error: LooseLeafError = cls("REASON", "what happened")
+        thrown.append(error)
+        assert main(["status"]) == exits.OF_ERRORS[code] != exits.FAILED
+        assert capsys.readouterr().err == "looseleaf: REASON: what happened\n"
+    for other, wanted in ((KeyboardInterrupt(), exits.INTERRUPTED), (OSError(28, "full"), exits.LIMIT_MET)):
+        thrown.append(other)
+        assert main(["status"]) == wanted
+        assert "Traceback" not in capsys.readouterr().err
+    # A broken pipe of something else than stdout is no reader that went away.
+    for bug in (ZeroDivisionError("ours"), BrokenPipeError(32, "to a service")):
+        thrown.append(bug)
+        assert main(["status"]) == exits.FAULT
+        said = capsys.readouterr().err
+        assert "Traceback" in said and "please report" in said
+
+
+def completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str) -> list[str]:
+    words = line.split(" ")
+    with monkeypatch.context() as patch:
+        patch.setenv("_LOOSELEAF_COMPLETE", "complete_bash")
+        patch.setenv("COMP_WORDS", line.replace(" ", "\n"))
+        patch.setenv("COMP_CWORD", str(len(words) - 1))
+        assert main([]) == 0
+    return capsys.readouterr().out.split()
+
+
+def test_shell_completes_commands_settings_sections_and_notebooks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("LOOSELEAF_RUN_DIR", str(tmp_path / "none"))
+    monkeypatch.chdir(tmp_path)
+    nbformat.write(nbformat.v4.new_notebook(), tmp_path / "day.ipynb")
+    (tmp_path / "data.txt").touch()
+    assert completed(monkeypatch, capsys, "looseleaf se") == ["serve", "session"]
+    assert completed(monkeypatch, capsys, "looseleaf config set scheduler.lease") == ["scheduler.lease_ttl_ms"]
+    assert completed(monkeypatch, capsys, "looseleaf serve s") == ["store", "scheduler"]
+    assert completed(monkeypatch, capsys, "looseleaf run da") == ["day.ipynb"]
+    # No cluster runs: nothing, and no complaint.
+    assert completed(monkeypatch, capsys, "looseleaf session show s-") == []
+
+
+def test_notebooks_are_completed_within_folders_and_hidden_ones_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a/one.ipynb", "a/two.py", "a/.hid.ipynb", "b.ipynb"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+    assert complete_notebooks("") == ["a/", "b.ipynb"]
+    assert complete_notebooks("a/") == ["a/one.ipynb"]
+    assert complete_notebooks("a/.h") == ["a/.hid.ipynb"]
+    assert complete_notebooks(f"{tmp_path}/a/o") == [f"{tmp_path}/a/one.ipynb"]
+    assert complete_notebooks("none/x") == []
+    assert os.listdir("a")
