@@ -11,7 +11,8 @@ from looseleaf.protocol.frames import Message
 # Events of the daemon that change what is shown; all others are passed over unread.
 WATCHED: Final = frozenset({"queue", "lease", "stage", "left"})
 LOST_REASONS: Final = frozenset({"WORKER_LOST", "HOST_LOST", "CELL_LOST", "CLUSTER_LOST"})
-_OF_STAGE: Final = {"WORKER_STAGE_RUNNING": "running", "WORKER_STAGE_SAVING": "saving"}
+# By the wire's WorkerStage, whose numbers the daemon passes on.
+_OF_STAGE: Final = {6: "running", 7: "saving"}
 
 Shown = dict[str, Any]
 
@@ -104,4 +105,4 @@ class GpuState:
                 told = {"gpu": message.get("gpu"), "host": message.get("host_id")}
                 self._run = {"state": "preparing", "cell_id": cell_id, **told}
             elif kind == "stage":
-                self._run["state"] = _OF_STAGE.get(str(message.get("stage")), "preparing")
+                self._run["state"] = _OF_STAGE.get(message.get("stage", 0), "preparing")

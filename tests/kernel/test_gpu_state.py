@@ -8,13 +8,14 @@ import pytest
 
 from looseleaf.kernel.gpu_state import LOST_REASONS, GpuState
 from looseleaf.kernel.pages import PAGES_MAX, Pages
+from looseleaf.v1.scheduler_pb2 import WorkerStage
 
 READY = {"worker_id": "w", "prepare_ms": 12.5, "recipe": {"label": "gpu"}}
 CPU = {"worker_id": "", "recipe": {"label": "cpu"}}
 
 
 def stage(name: str) -> dict[str, Any]:
-    return {"kind": "stage", "stage": f"WORKER_STAGE_{name}"}
+    return {"kind": "stage", "stage": WorkerStage.Value(f"WORKER_STAGE_{name}")}
 
 
 def test_state_of_a_cell_from_its_edit_to_its_release() -> None:
