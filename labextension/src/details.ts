@@ -1,0 +1,66 @@
+// What a click on the state shows: the state in words, the last run, the privacy switch.
+
+import { Widget } from '@lumino/widgets';
+
+import { reportLabel, stateLabel, stateReason } from './labels';
+import type { NotebookWatch } from './notebookWatch';
+import type { Settings } from './settings';
+
+function line(text: string): HTMLElement {
+  const node = document.createElement('div');
+  node.textContent = text;
+  return node;
+}
+
+/** The popup's content; follows the notebook while it is open. */
+export class Details extends Widget {
+  constructor(
+    private readonly _watch: NotebookWatch,
+    private readonly _settings: Settings
+  ) {
+    super();
+    this.addClass('ll-Details');
+    const label = document.createElement('label');
+    this._switch.type = 'checkbox';
+    this._switch.addEventListener('change', () => {
+      void _settings.setEnabled(this._switch.checked);
+    });
+    label.append(this._switch, ' Prepare cells before Run: sends the text of the cell being edited to the kernel');
+    this.node.append(this._text, label);
+    _watch.changed.connect(this._show, this);
+    _settings.changed.connect(this._show, this);
+    this._show();
+  }
+
+  override dispose(): void {
+    this._watch.changed.disconnect(this._show, this);
+    this._settings.changed.disconnect(this._show, this);
+    super.dispose();
+  }
+
+  private _show(): void {
+    this._switch.checked = this._settings.enabled;
+    const state = this._watch.state;
+    if (state === null) {
+      this._text.replaceChildren(line('This notebook has no LooseLeaf kernel.'));
+      return;
+    }
+    const forS = (performance.now() - this._watch.sinceMs) / 1000;
+    const lines = [`GPU: ${stateLabel(state, forS)}`, stateReason(state)];
+    if (state.host) {
+      lines.push(`Host: ${state.host}`);
+    }
+    const report = this._watch.lastReport;
+    if (report !== null) {
+      const text = reportLabel(report);
+      lines.push(`Last run: ${text || 'in the notebook, on the CPU'}`);
+    }
+    if (this._watch.refusal && state.state !== 'offline') {
+      lines.push(`Not prepared: ${this._watch.refusal}`);
+    }
+    this._text.replaceChildren(...lines.filter(text => text).map(line));
+  }
+
+  private readonly _text = document.createElement('div');
+  private readonly _switch = document.createElement('input');
+}

@@ -1,0 +1,80 @@
+// The line "GPU: …" of the status bar, or of the notebook's toolbar where there is no status bar.
+
+import { showPopup, type Popup } from '@jupyterlab/statusbar';
+import { Widget } from '@lumino/widgets';
+
+import { counts, stateLabel, stateReason } from './labels';
+import type { NotebookWatch } from './notebookWatch';
+import { Details } from './details';
+import type { Settings } from './settings';
+
+/** How often a label that grows with time is written anew. */
+const TICK_MS = 200;
+
+/** Shows the state of the notebook that `watch` names; hidden for other kernels. A click opens the details. */
+export class StateView extends Widget {
+  constructor(private readonly _settings: Settings) {
+    super({ node: document.createElement('button') });
+    this.addClass('ll-State');
+    this.node.setAttribute('type', 'button');
+    this.node.addEventListener('click', () => this._toggleDetails());
+    _settings.changed.connect(this._show, this);
+    this._show();
+  }
+
+  set watch(watch: NotebookWatch | null) {
+    this._watch?.changed.disconnect(this._show, this);
+    this._watch = watch;
+    watch?.changed.connect(this._show, this);
+    this._show();
+  }
+
+  override dispose(): void {
+    this.watch = null;
+    this._settings.changed.disconnect(this._show, this);
+    this._popup?.dispose();
+    this._stopTicking();
+    super.dispose();
+  }
+
+  private _show(): void {
+    const watch = this._watch;
+    const state = watch?.state ?? null;
+    this.setHidden(state === null);
+    if (watch === null || state === null) {
+      this._stopTicking();
+      return;
+    }
+    const forS = Math.max(0, performance.now() - watch.sinceMs) / 1000;
+    const edits = this._settings.enabled ? '' : ' · edits stay here';
+    this.node.textContent = `GPU: ${stateLabel(state, forS)}${edits}`;
+    this.node.title = stateReason(state) || 'LooseLeaf: click for details';
+    this.node.dataset['state'] = state.state;
+    if (counts(state) && this._timer === null) {
+      this._timer = setInterval(() => this._show(), TICK_MS);
+    } else if (!counts(state)) {
+      this._stopTicking();
+    }
+  }
+
+  private _toggleDetails(): void {
+    if (this._popup !== null && !this._popup.isDisposed) {
+      this._popup.dispose();
+      this._popup = null;
+    } else if (this._watch !== null) {
+      const body = new Details(this._watch, this._settings);
+      this._popup = showPopup({ body, anchor: this, align: 'right' });
+    }
+  }
+
+  private _stopTicking(): void {
+    if (this._timer !== null) {
+      clearInterval(this._timer);
+      this._timer = null;
+    }
+  }
+
+  private _watch: NotebookWatch | null = null;
+  private _popup: Popup | null = null;
+  private _timer: ReturnType<typeof setInterval> | null = null;
+}
