@@ -26,7 +26,7 @@ import pytest
 
 # No property depends on how fast the machine is.
 hypothesis.settings.register_profile(
-    "any-machine", suppress_health_check=[hypothesis.HealthCheck.too_slow], print_blob=True
+    "any-machine", hypothesis.settings(), deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any-machine")
 # What ends by itself, such as a closed connection's descriptor, gets this long; a leak costs the test as much.
