@@ -63,6 +63,8 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
             # The function of torch that asked it stands below us once more.
             del frames[-2:]
         traceback = traceback.tb_next
+    if not frames:
+        return None  # never raised, such as a cause that was made in the raise statement; or all ours
     for one, following in zip(frames, [*frames[1:], None], strict=True):
         one.tb_next = following
-    return frames[0] if frames else None
+    return frames[0]
