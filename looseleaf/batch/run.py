@@ -18,6 +18,7 @@ from looseleaf.batch.report import CellRecord
 from looseleaf.batch.resume import ResumeRecord
 from looseleaf.batch.save_keeper import SaveKeeper
 from looseleaf.errors import LooseLeafError
+from looseleaf.kernel.title import TITLE_VARIABLE
 
 # A cell that was interrupted has so long to end by itself.
 INTERRUPT_GRACE_S: Final = 15.0
@@ -100,16 +101,17 @@ async def run_notebook_async(
     stop: StopSignal | None = None,
     embedded: bool = False,
     record: ResumeRecord | None = None,
+    title: str = "",
 ) -> BatchResult:
     """Runs all cells of `nb` in `folder`; outputs go into `nb`. A failing cell ends the run and is in the result.
 
     After `stop` the running cell is interrupted, what it has shown is kept, and no other begins. `embedded`: the
     session ends with the run, so its state is saved for GPU cells only. `record`: where it goes on, and what a later
-    run needs to do so; with it the state is saved between cells.
+    run needs to do so; with it the state is saved between cells. `title`: what people call its session.
     """
     stop = stop or StopSignal()
     began_s = time.monotonic()
-    env = environment_of(embedded)
+    env = {TITLE_VARIABLE: title, **environment_of(embedded)} if title else environment_of(embedded)
     keeper = SaveKeeper(record) if record is not None else None
     if keeper is not None and keeper.session_id:
         env["LOOSELEAF_SESSION"] = keeper.session_id

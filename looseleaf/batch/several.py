@@ -131,6 +131,7 @@ class _Runs:
             result = await run_notebook_async(
                 job.nb, self._pool.endpoint_of(index), folder=job.folder, think_s=options.think_s,
                 timeout_s=options.timeout_s, stop=self._stop, record=self._records[index],
+                title=str(job.source.resolve()),
                 embedded=self._pool.embedded, on_start=cell_began,
                 on_record=lambda record: listener.cell_ended(index, record),
             )  # fmt: skip

@@ -11,7 +11,7 @@ from looseleaf.checkpoint.history import Change
 from looseleaf.checkpoint.manifest import UnitHeader
 from looseleaf.checkpoint.version_list import ListedVersion, pruned_ranges
 from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed
-from looseleaf.kernel.journal_tap import journal_root
+from looseleaf.kernel.journal_files import journal_root
 from looseleaf.kernel.label_log import LabelEntry, LabelLog
 from looseleaf.kernel.output_magic import ShownAgain
 from looseleaf.kernel.run_log import RunLog

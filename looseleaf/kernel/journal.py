@@ -13,7 +13,7 @@ import shutil
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -56,10 +56,11 @@ class _Execution:
 class OutputJournal:
     """The journal of one session in `root`. Thread-safe; does nothing in a forked child.
 
-    `bytes_max`: of one execution, 0 keeps nothing. A disk that cannot be written ends the journal, never a cell.
+    `title()`: what people call the session. `bytes_max`: of one execution, 0 keeps nothing. A disk that cannot be
+    written ends the journal, never a cell.
     """
 
-    def __init__(self, root: Path, title: str, bytes_max: int) -> None:
+    def __init__(self, root: Path, title: Callable[[], str], bytes_max: int) -> None:
         self._root = root
         self._title = title
         self._bytes_max = bytes_max
@@ -85,7 +86,7 @@ class OutputJournal:
                 self._open[request_id] = execution
                 line = next((text.strip() for text in source.splitlines() if text.strip()), "")[:LINE_CHARS_MAX]
                 self._write(execution, {
-                    "t": "begin", "count": count, "cell_id": cell_id, "line": line, "title": self._title,
+                    "t": "begin", "count": count, "cell_id": cell_id, "line": line, "title": self._title(),
                     "pid": self._pid, "unix_ms": _unix_ms(),
                 })  # fmt: skip
                 self._keep_limits()

@@ -16,6 +16,11 @@ _PART = re.compile(r"(\d{6,})\.[012]")
 _SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,200}")
 
 
+def journal_root(run_dir: str | Path) -> Path:
+    """Where the journals of a run folder are."""
+    return Path(run_dir) / JOURNAL_FOLDER
+
+
 def folder_of(root: Path, session_id: str) -> Path:
     """The folder of a session; one whose id is no file name has one all the same."""
     return root / (session_id if _SESSION.fullmatch(session_id) else session_id.encode().hex()[:200] or "none")

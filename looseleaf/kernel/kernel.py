@@ -29,14 +29,17 @@ from looseleaf.kernel.gpu_state import GpuState
 from looseleaf.kernel.history_magics import refuse_on_worker, register_history_magics
 from looseleaf.kernel.idle_commits import IdleCommits
 from looseleaf.kernel.interrupts import RequestInterrupts, interrupts_call, interrupts_held
-from looseleaf.kernel.journal_tap import journal_outputs
+from looseleaf.kernel.journal import OutputJournal
+from looseleaf.kernel.journal_files import journal_root
 from looseleaf.kernel.label_log import LabelLog, observed_here, observed_there
 from looseleaf.kernel.left_notes import LeftNotes
 from looseleaf.kernel.logs import log_to_file
 from looseleaf.kernel.main_thread import call_on
 from looseleaf.kernel.messages import flush_streams, message_type_of
+from looseleaf.kernel.outgoing import watch_outgoing
 from looseleaf.kernel.outputs import ResultCache
 from looseleaf.kernel.pages import Pages
+from looseleaf.kernel.post_mortem import PostMortem
 from looseleaf.kernel.preparations import PREPARE_REPLY, PREPARE_REQUEST, Preparations, join_first
 from looseleaf.kernel.replies import CellReplies
 from looseleaf.kernel.report import PendingReports, cell_report
@@ -47,6 +50,7 @@ from looseleaf.kernel.sources import cell_sources, name_cell
 from looseleaf.kernel.stdin import ask_person
 from looseleaf.kernel.time_travel import TimeTravel
 from looseleaf.kernel.trial import Trial, waits_for_gpu
+from looseleaf.kernel.usage import GpuUsage
 from looseleaf.kernel.views import Views, view_if, without_views
 from looseleaf.recipe.label import DeviceLabel
 from looseleaf.recipe.recipe import Recipe
@@ -77,7 +81,12 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         hidden = hidden_names(self.shell)
         self.looseleaf = KernelSession(self.shell.user_ns, hidden, config, problem)
         self.looseleaf.listen(self._take_event)
-        self._journal = journal_outputs(self.session, config, self.looseleaf.title)
+        self._journal = OutputJournal(
+            journal_root(config.run_dir), lambda: self.looseleaf.title, config.journal_bytes_max
+        )
+        self._usage = GpuUsage(self.looseleaf)
+        watch_outgoing(self.session, self._journal.take, self._usage.add)
+        self._post_mortem = PostMortem(self.shell)
         travel = TimeTravel(self.looseleaf, hidden, lambda: self._run is not None)
         self._labels = LabelLog()
         SavePoints(self.looseleaf, travel, self.shell).register(self)
@@ -324,6 +333,10 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
             text = f"It ran on the CPU first, used a GPU there ({cell.used}) and was run again on one."
             recipe = replace(recipe, reason=text, confidence=cell.recipe.confidence)
         ok = reply.get("status") == "ok"
+        self._usage.ran(outcome.cell.saved)
+        if not ok:
+            shown = [str(line) for line in reply.get("traceback", ())]
+            self._post_mortem.failed_elsewhere(count, str(reply.get("ename")), str(reply.get("evalue")), shown)
         if outcome.ran:
             seen = observed_there(cell.recipe, outcome.cell.saved, ok=ok)
             session.runs.add(request.cell_id, request.source, ok, seen)

@@ -50,6 +50,8 @@ class RunLog:
         self._versions: dict[int, _Led | None] = {}
         # The runs that each version was made after; what ran later and changed nothing led to it, too.
         self._made: dict[int, _Led | None] = {}
+        # What people are told of versions that no run has made.
+        self._explained: dict[int, str] = {}
         self._acknowledged = 0
         self._lock = threading.Lock()
 
@@ -77,6 +79,12 @@ class RunLog:
         if len(self._versions) > VERSIONS_KNOWN_MAX:
             oldest = next(iter(self._versions))
             del self._versions[oldest], self._made[oldest]
+            self._explained.pop(oldest, None)
+
+    def explain(self, version: int, text: str) -> None:
+        """`version` is one that no run has made: `cells_of` gives `text` for it."""
+        if version in self._versions:
+            self._explained[version] = text
 
     def check_out(self, source: int, version: int) -> None:
         """The state is that of the version `source` again, as `version`: the log begins anew with what led to it.
@@ -100,6 +108,8 @@ class RunLog:
         """
         if version not in self._versions:
             return []
+        if version in self._explained:
+            return [self._explained[version]]
         known = {id(self._versions[number]) for number in self._versions if number < version}
         made = self._since(known, self._made[version])
         return made or self._since(known, self._versions[version])[:1]

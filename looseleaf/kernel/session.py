@@ -30,6 +30,7 @@ from looseleaf.kernel.live_facts import LiveFacts, SavedFacts
 from looseleaf.kernel.lost_versions import lost_text
 from looseleaf.kernel.run_log import RunLog
 from looseleaf.kernel.threads import LeftThreads
+from looseleaf.kernel.title import title_of
 from looseleaf.kernel_config import ConfigError, KernelConfig
 from looseleaf.protocol import fields
 from looseleaf.protocol.frames import Message
@@ -42,6 +43,9 @@ log = logging.getLogger("looseleaf.kernel")
 
 # What of versions could not be followed is told each once, so many in a session.
 PROBLEMS_TOLD_MAX: Final = 100
+# Versions that no cell of the log has made.
+TAKEN_BACK: Final = "(what a cell did on the CPU before it was run on a GPU)"
+BEFORE_TAKEN_BACK: Final = "(as before that cell)"
 
 
 async def on_thread(function: Callable[..., Any], *args: Any) -> Any:
@@ -72,7 +76,6 @@ class KernelSession:
         chosen = os.environ.get("LOOSELEAF_SESSION", "")
         self._continues = bool(chosen)
         self.session_id = SessionId(chosen) if chosen else new_session_id()
-        self.title = os.environ.get("JPY_SESSION_NAME", "")
         self.config = config
         self.runs = RunLog()
         self.frontend = FrontendLog(self.runs, config.request_timeout_s)
@@ -91,6 +94,7 @@ class KernelSession:
         self._on_event: Callable[[Message], None] = lambda _message: None
         self._link = DaemonLink(config, self._pass_event)
         self._devices: tuple[object, ...] = ()
+        self._pool = (0, 0)
         # Why no cluster can be looked for; GPU cells say so.
         self._problem = problem
         self._io: LinkStateIO | None = None
@@ -110,6 +114,11 @@ class KernelSession:
         self._on_event(message)
 
     # -- the cluster -----------------------------------------------------------------------------------
+
+    @property
+    def title(self) -> str:
+        """What people call the session."""
+        return title_of(os.environ, self._namespace)
 
     def connect(self, *, insist: bool = True) -> ThreadedLink:
         """The link to the daemon. Raises Unavailable `NO_CLUSTER`.
@@ -171,25 +180,30 @@ class KernelSession:
             self._io = None
 
     def _install_devices(self, welcome: Welcome) -> None:
+        self._pool = (welcome.gpus if welcome.device != "none" else 0, welcome.gpu_memory_bytes)
         wanted = (welcome.device, welcome.gpus, welcome.gpu_memory_bytes, welcome.gpu)
         if wanted == self._devices:
             return
         memory_bytes = welcome.gpu_memory_bytes or devices.VIRTUAL_MEMORY_BYTES
         devices.install(
             "kernel", welcome.device, welcome.gpus, memory_bytes=memory_bytes, description=welcome.gpu,
-            session_bytes=self._device_bytes,
+            session_bytes=self.device_bytes,
         )  # fmt: skip
         gpu = described(welcome.device, memory_bytes, welcome.gpu)
         # Before the tracker notes what the environment was: it is none of the session's changes.
         offer_smi(os.environ, self.config.kernel_socket().parent / SMI_FOLDER, welcome.device, welcome.gpus, gpu)
         self._devices = wanted
 
-    def _device_bytes(self, index: int) -> int:
-        """What the newest version keeps on the cell's GPU of this number."""
-        manifest, device = self.manifest, f"cuda:{index}"
-        if manifest is None:
-            return 0
-        return sum(entry.size_bytes for entry in manifest.payloads.values() if entry.device == device)
+    def device_bytes(self, index: int | None = None) -> int:
+        """What the newest version keeps on the cell's GPU of this number, None for all."""
+        manifest, wanted = self.manifest, "cuda" if index is None else f"cuda:{index}"
+        payloads = manifest.payloads.values() if manifest is not None else ()
+        return sum(p.size_bytes for p in payloads if wanted in (p.device, p.device.partition(":")[0]))
+
+    @property
+    def pool(self) -> tuple[int, int]:
+        """How many GPUs the pool has and the bytes of memory of each, as far as they are known."""
+        return self._pool if self._link.current is not None else (0, 0)
 
     @property
     def version(self) -> Version:
@@ -276,6 +290,7 @@ class KernelSession:
             raise NotFound("VERSION_UNKNOWN", f"version {version} of this session is not in the store", version=version)
         self.changed()
         self.commit(())
+        self.runs.explain(self.version, TAKEN_BACK)
         if self._link.live is None:
             raise Unavailable("NO_CLUSTER", "the connection to the LooseLeaf cluster was lost")
         if self.version == version:
@@ -284,6 +299,7 @@ class KernelSession:
             report = self.tracker.check_out(data, new_execution_id())
         self._note_problems(report)
         self.runs.saved(self.version)
+        self.runs.explain(self.version, BEFORE_TAKEN_BACK)
         log.info("rolled_back source=%s version=%s", version, self.version)
 
     def commit_quietly(self, needed: Collection[str] | None = None) -> None:

@@ -30,7 +30,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def begun(root: Path, request_id: str = "m", count: int = 1, bytes_max: int = BYTES_MAX, session: str = "s-1") -> Any:
-    made = OutputJournal(root, "a.ipynb", bytes_max)
+    made = OutputJournal(root, lambda: "a.ipynb", bytes_max)
     made.begin(session, request_id, count=count, cell_id=f"cell-{count}", source="\n# first\nx = 1")
     return made
 

@@ -370,3 +370,21 @@ def test_gpu_process_is_kept_as_asked(notebook, daemon) -> None:
 def test_release_ends_idle_workers(notebook, daemon) -> None:
     assert "no GPU process of this session ended" in notebook.ok("%looseleaf release").text
     assert daemon.count("evict_workers") == 1
+
+
+def test_traceback_of_a_gpu_cell_is_shown_again_and_the_debugger_says_what_it_lacks(notebook) -> None:
+    failed = notebook.run("%%gpu\nraise ValueError('over there')")
+    count = failed.reply["execution_count"]
+    again = notebook.ok("%tb")
+    [error] = [content for kind, content in again.messages if kind == "error"] or pytest.fail(str(again))
+    assert "over there" in "".join(error["traceback"])
+    assert f"cell [{count}] failed on a GPU process" in notebook.ok("%debug").text
+    notebook.run("raise KeyError('here')")
+    shown = notebook.ok("%tb").messages
+    assert "here" in str(shown) and "over there" not in str(shown)
+
+
+def test_usage_reply_tells_of_gpus(notebook) -> None:
+    told = notebook.control("usage_request", {})()
+    assert told["pid"] == notebook.pid and told["kernel_memory"] > 0
+    assert told["looseleaf"] == {"gpus": 0, "gpu_memory_bytes": 0, "saved_bytes": 0, "peak_bytes": None}

@@ -97,3 +97,15 @@ def test_unsent_continues_where_the_frontend_says(answers: list[int]) -> None:
         log.acknowledged(next_sequence)
         expected = list(range(max(1, min(next_sequence, 9)), 9))
         assert [run["sequence"] for run in log.unsent()] == expected
+
+
+def test_version_that_no_cell_has_made_is_explained() -> None:
+    runs = RunLog()
+    runs.add(CellId("c"), "x = 1", ok=True)
+    for version in (1, 2):
+        runs.saved(version)
+    runs.explain(2, "(taken back)")
+    runs.explain(9, "(unknown)")
+    runs.add(CellId("c"), "y = 1", ok=True)
+    runs.saved(3)
+    assert [runs.cells_of(version) for version in (1, 2, 3, 9)] == [["x = 1"], ["(taken back)"], ["y = 1"], []]

@@ -1,0 +1,33 @@
+"""What a session is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from looseleaf.kernel.title import TITLE_CHARS_MAX, title_of
+
+
+@pytest.mark.parametrize(
+    ("environ", "namespace", "title"),
+    [
+        ({"JPY_SESSION_NAME": "/n/a.ipynb"}, {"__vsc_ipynb_file__": "/v.ipynb"}, "/n/a.ipynb"),
+        ({"LOOSELEAF_SESSION_TITLE": "mine", "JPY_SESSION_NAME": "/n/a.ipynb"}, {}, "mine"),
+        ({"JPY_SESSION_NAME": ""}, {"__vsc_ipynb_file__": "/v.ipynb"}, "/v.ipynb"),
+        ({}, {"__vsc_ipynb_file__": "v" * 1000}, "v" * TITLE_CHARS_MAX),
+    ],
+)
+def test_title_is_the_notebooks_path(environ: dict[str, str], namespace: dict[str, Any], title: str) -> None:
+    assert title_of(environ, namespace) == title
+
+
+@pytest.mark.parametrize("namespace", [{}, {"__vsc_ipynb_file__": 3}])
+def test_title_without_a_front_end_that_tells_is_the_folder(
+    namespace: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert title_of({}, namespace) == f"a notebook in {tmp_path}"
+    tmp_path.rmdir()
+    assert title_of({}, namespace) == ""
