@@ -24,7 +24,7 @@ NATIVE_TEST_SOURCES := $(wildcard csrc/dirty_tracker/tests/*.cpp) \
 	$(filter-out %_bindings.cpp %/cuda_stream.cpp, $(wildcard csrc/dirty_tracker/*.cpp))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup proto native demo test native-test lint type golden bench slow soak gpu-check dist clean
+.PHONY: help setup proto native demo test native-test lint type golden bench docs slow soak gpu-check dist clean
 
 help:  ## show this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -100,6 +100,9 @@ soak: setup  ## run all slow tests that are not golden, also those that take min
 gpu-check: setup  ## measure and test what needs a real GPU, in 8 minutes; writes out/gpu-check.json
 	@nvidia-smi -L 2>/dev/null | grep -q GPU || { echo "gpu-check needs an NVIDIA GPU with its driver; none is here."; exit 1; }
 	$(BIN)/python bench/gpu_check.py
+
+docs: setup  ## build the pages into out/docs; a warning of Sphinx is an error
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs $(OUT)/docs
 
 dist: setup  ## build the sdist and the wheel into dist/
 	$(BIN)/python -m build --no-isolation

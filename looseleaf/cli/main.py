@@ -13,6 +13,7 @@ import typer
 
 from looseleaf import __version__
 from looseleaf.cli import exits
+from looseleaf.error_pages import page_of
 from looseleaf.errors import LooseLeafError
 
 # Each has `register(app)`. They import what is heavy inside their commands, so that `looseleaf --help` is quick.
@@ -87,6 +88,8 @@ def show_error(error: LooseLeafError) -> int:
     if log_tail:
         print(f"--- end of {error.fields.get('log', 'the log')}\n{log_tail}\n---", file=sys.stderr)
     print(f"looseleaf: {error}", file=sys.stderr)
+    if page := page_of(error.reason):
+        print(f"looseleaf: see {page}", file=sys.stderr)
     return exits.OF_ERRORS.get(error.code, exits.FAULT)
 
 

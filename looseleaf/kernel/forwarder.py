@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
+from looseleaf.error_pages import page_of
 from looseleaf.errors import InvalidArgument, LooseLeafError
 
 PLAIN_TYPES: Final = frozenset(
@@ -104,8 +105,10 @@ def publish_output(publisher: Publisher, message: Mapping[str, Any]) -> None:
 
 
 def error_output(ename: str, text: str) -> dict[str, Any]:
-    """An error message whose traceback is one plain text."""
-    return {"type": "error", "ename": ename, "evalue": text, "traceback": [f"{ename}: {text}"]}
+    """An error message whose traceback is one plain text, and for a reason of ours where there is more about it."""
+    page = page_of(ename)
+    lines = [f"{ename}: {text}", *([f"See {page}"] if page else [])]
+    return {"type": "error", "ename": ename, "evalue": text, "traceback": lines}
 
 
 def error_reply(output: Mapping[str, Any]) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def test_every_error_has_its_exit_code_and_is_one_message(
         error: LooseLeafError = cls("REASON", "what happened")
         thrown.append(error)
         assert main(["status"]) == exits.OF_ERRORS[code] != exits.FAILED
-        assert capsys.readouterr().err == "looseleaf: REASON: what happened\n"
+        assert capsys.readouterr().err == "looseleaf: REASON: what happened\nlooseleaf: see docs/errors.md#REASON\n"
     for other, wanted in ((KeyboardInterrupt(), exits.INTERRUPTED), (OSError(28, "full"), exits.LIMIT_MET)):
         thrown.append(other)
         assert main(["status"]) == wanted

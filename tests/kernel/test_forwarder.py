@@ -43,7 +43,8 @@ def test_publish_unknown_type_is_refused(message: dict[str, Any]) -> None:
 
 def test_error_output_and_reply_say_the_same() -> None:
     output = error_output("NO_CLUSTER", "nobody answers")
-    assert output["traceback"] == ["NO_CLUSTER: nobody answers"]
+    assert output["traceback"] == ["NO_CLUSTER: nobody answers", "See docs/errors.md#NO_CLUSTER"]
+    assert error_output("KeyboardInterrupt", "")["traceback"] == ["KeyboardInterrupt: "]
     expected = {"status": "error", "ename": "NO_CLUSTER", "evalue": "nobody answers", "traceback": output["traceback"]}
     assert error_reply(output) == expected
     assert error_text(PreconditionFailed("ONLY_A_REASON")) == "ONLY_A_REASON"

@@ -1,0 +1,29 @@
+"""The pages build without a warning, and texts that link into them find their anchors."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from looseleaf.error_pages import page_of
+
+ROOT = Path(__file__).resolve().parents[1]
+REASON = re.compile(r"[A-Z][A-Z0-9_]+")
+
+
+@pytest.mark.slow
+def test_pages_build_without_a_warning_and_every_reason_is_an_anchor(tmp_path: Path) -> None:
+    pytest.importorskip("sphinx", reason="the package sphinx is not installed")
+    options = ["-q", "-W", "--keep-going", "-b", "html"]
+    command = [sys.executable, "-m", "sphinx", *options, str(ROOT / "docs"), str(tmp_path)]
+    built = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    assert built.returncode == 0, built.stderr
+    text = (ROOT / "docs" / "errors.md").read_text(encoding="utf-8")
+    reasons = {word for word in re.findall(r"`([A-Z0-9_]+)`", text) if REASON.fullmatch(word)}
+    anchors = set(re.findall(r'id="([A-Z0-9_]+)"', (tmp_path / "errors.html").read_text(encoding="utf-8")))
+    assert len(reasons) > 100 and reasons - anchors == set()
+    assert page_of("NO_CLUSTER", {"LOOSELEAF_DOCS_URL": str(tmp_path)}) == f"{tmp_path}/errors.html#NO_CLUSTER"
