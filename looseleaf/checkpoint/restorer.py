@@ -13,7 +13,7 @@ from looseleaf.checkpoint.identity import has_identity
 from looseleaf.checkpoint.labels import HELD_BYTES_MAX
 from looseleaf.checkpoint.loaded_memory import Home, LoadedMemory
 from looseleaf.checkpoint.loader import Loader
-from looseleaf.checkpoint.manifest import Manifest, Unsaved
+from looseleaf.checkpoint.manifest import Closure, Manifest, Unsaved
 from looseleaf.checkpoint.memory import raw_access
 from looseleaf.checkpoint.patches import apply_patches
 from looseleaf.checkpoint.persons_code import BreakOff, shown
@@ -49,7 +49,8 @@ class Restorer:
         """See StateTracker.restore."""
         tracker, manifest = self._tracker, self._manifest
         asked = manifest.closure(names)
-        closure = manifest.closure([*names, *self._names_of_process(names)])
+        extra = self._names_of_process(asked)
+        closure = manifest.closure([*names, *extra]) if extra else asked
         with raw_access():
             loader = self.new_loader(fetched)
             # All that may raise comes before all that changes something here.
@@ -74,11 +75,12 @@ class Restorer:
             problems=tuple(self.problems), failed_imports=failed_imports, import_s=import_s,
         )  # fmt: skip
 
-    def _names_of_process(self, names: list[str]) -> list[str]:
-        """What patches read; nothing of it for no variables, and of devices only where `names` need one, too."""
-        if not names:
+    def _names_of_process(self, asked: Closure) -> list[str]:
+        """What patches read; nothing for no variables, and what lies on devices only if something asked for does."""
+        if not (asked.names or asked.missing or asked.unsaved):
             return []
-        return self._manifest.names_of_process(with_devices=self._manifest.lives_on_device(names))
+        on_device = any(self._manifest.payloads[payload_id].device != "cpu" for payload_id in asked.payloads)
+        return self._manifest.names_of_process(with_devices=on_device)
 
     def _without_extra(self, failed: list[Unsaved], asked: set[str]) -> list[Unsaved]:
         """Those of `failed` that were asked for; what only a patch reads costs no variable."""
