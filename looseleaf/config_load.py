@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any, Final, TypeVar
 
 from pydantic import ValidationError
@@ -22,6 +23,13 @@ MODELS: Final[Mapping[str, type[BaseSettings]]] = {
     model.section: model for model in (ClusterConfig, StoreConfig, SchedulerConfig, FrontendConfig, DaemonConfig)
 }
 DEFAULT: Final = "default"
+# Variables that are no settings: of the build, of processes that we start, of kernels.
+_OTHERS: Final = frozenset(
+    f"LOOSELEAF_{name}" for name in (
+        "BUILT_WITH_CUDA", "CLUSTER_ID", "CONFIG", "CORPUS", "CUDA", "CUDA_ARCHS", "DOCS_URL", "GPU_MEMORY_BYTES",
+        "HOST_ID", "LOG_DIR", "NATIVE", "POOL_GPUS", "SESSION", "SESSION_TITLE", "SMI_FOLDER", "THREADS",
+    )
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,21 @@ def settings(section: str) -> list[Setting]:
         origin = _set_variable(variable) or (found[name].origin if name in found else DEFAULT)
         made.append(Setting(section, name, getattr(config, name), origin, description, variable))
     return made
+
+
+def mistyped_variables() -> dict[str, str]:
+    """Variables of the environment that are no setting, as nobody would tell otherwise, with the setting's they may be.
+
+    Those that are near none are left alone: others may have variables of such names.
+    """
+    known = {variable_of(model, name) for model in MODELS.values() for name in model.model_fields}
+    known |= {KernelConfig.variable(entry.name) for entry in fields(KernelConfig)}
+    found = {}
+    for name in sorted(os.environ):
+        if name.startswith("LOOSELEAF_") and name not in known | _OTHERS and name.upper() not in known:
+            if near := get_close_matches(name, known, n=1, cutoff=0.85):
+                found[name] = near[0]
+    return found
 
 
 def variable_of(model: type[BaseSettings], name: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from looseleaf.config_files import SECTIONS, ConfigError
-from looseleaf.config_load import DEFAULT, MODELS, default_of, flag_of, load, settings, variable_of
+from looseleaf.config_load import DEFAULT, MODELS, default_of, flag_of, load, mistyped_variables, settings, variable_of
 from looseleaf.kernel_config import KernelConfig
 
 
@@ -106,3 +106,19 @@ def test_kernel_setting_of_the_wrong_kind_is_told_with_its_line() -> None:
     Path("looseleaf.toml").write_text("[kernel]\nparanoid = 'maybe'\n")
     with pytest.raises(ConfigError, match=r"kernel.paranoid = 'maybe' \(.*looseleaf.toml:2\): must be true or false"):
         KernelConfig.load()
+
+
+def test_variables_of_our_own_code_are_settings_or_known_and_strangers_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root = Path(__file__).resolve().parents[1]
+    sources = [*(root / "looseleaf").rglob("*.py"), *(root / "services").rglob("*.py"), root / "setup.py"]
+    texts = [path.read_text(encoding="utf-8") for path in sources]
+    # Whole names: what ends with an underscore is the beginning of several.
+    names = {name for text in texts for name in re.findall(r"\bLOOSELEAF_[A-Z_]+\b", text) if name[-1] != "_"}
+    assert len(names) > 10
+    for name in {*names, "LOOSELEAF_AND_MY_OWN_THING"}:
+        monkeypatch.setenv(name, "1")
+    assert mistyped_variables() == {}
+    monkeypatch.setenv("LOOSELEAF_GPSU", "1")
+    assert mistyped_variables() == {"LOOSELEAF_GPSU": "LOOSELEAF_GPUS"}

@@ -49,7 +49,7 @@ def run_checks(config: ClusterConfig) -> list[Check]:
         ("native", check_native), ("nvcc", check_nvcc), ("gpus", check_gpus), ("memory", check_memory),
         ("open files", check_open_files), ("locked memory", check_locked_memory),
         ("data folder", lambda: check_disk(config.data)), ("sockets", lambda: check_sockets(config)),
-        ("cluster", lambda: check_cluster(config)), ("jupyter", check_jupyter),
+        ("settings", check_settings), ("cluster", lambda: check_cluster(config)), ("jupyter", check_jupyter),
         ("clock", lambda: check_clock(config.data)),
     ]
     return [_guarded(name, run) for name, run in checks]
@@ -110,6 +110,23 @@ def check_native() -> Check:
         advice = "saves of restored data are slower: /proc/self/pagemap must be readable, as it is on Linux by default"
         return Check("native", "warn", found, advice)
     return Check("native", "ok", found)
+
+
+def check_settings() -> Check:
+    """Files and variables of the configuration, of every service."""
+    from looseleaf.config_files import SECTIONS, ConfigError, config_files
+    from looseleaf.config_load import DEFAULT, mistyped_variables, settings
+
+    try:
+        chosen = [entry for section in SECTIONS for entry in settings(section) if entry.origin != DEFAULT]
+    except ConfigError as error:
+        return Check("settings", "fail", error.message, "correct it, then look again")
+    files = ", ".join(map(str, config_files())) or "no file"
+    text = f"{len(chosen)} set; {files}"
+    if mistyped := mistyped_variables():
+        names = ", ".join(f"{name} is no setting, {near} is" for name, near in mistyped.items())
+        return Check("settings", "warn", f"{text}; {names}", "correct or unset the variable")
+    return Check("settings", "ok", text)
 
 
 def check_nvcc() -> Check:

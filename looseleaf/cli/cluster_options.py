@@ -75,11 +75,12 @@ def _options() -> list[Any]:
         words = get_args(field.annotation) or (field.annotation,)
         choices = [word for word in words if isinstance(word, str)]
         switch = words[0] is bool
+        metavar = f"[{'|'.join(choices)}]" if choices else _METAVARS.get(words[0], "TEXT")
         flags = [f"{flag}/--no-{name.replace('_', '-')}"] if switch else [flag, *_ALIASES.get(name, ())]
         known = field.default if type(field.default) in (bool, int, float, str) and name != "python" else None
         kinds[name] = Annotated[bool | None if switch else str | None, typer.Option(
             *flags, help=_help(field.description or "", known), show_default=False, expose_value=False, callback=_keep,
-            metavar=None if switch else f"[{'|'.join(choices)}]" if choices else _METAVARS.get(words[0], "TEXT"),
+            rich_help_panel="Switches" if switch else None, metavar=None if switch else metavar,
         )]  # fmt: skip
     settings.__annotations__ = kinds
     arguments = [Parameter(name, Parameter.KEYWORD_ONLY, default=None, annotation=kinds[name]) for name in kinds]

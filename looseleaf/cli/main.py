@@ -20,8 +20,8 @@ from looseleaf.errors import LooseLeafError
 COMMAND_MODULES: Final = (
     "looseleaf.cli.up", "looseleaf.cli.status", "looseleaf.cli.top", "looseleaf.cli.lab", "looseleaf.cli.run",
     "looseleaf.cli.explain", "looseleaf.cli.doctor", "looseleaf.cli.pool", "looseleaf.cli.session",
-    "looseleaf.cli.state", "looseleaf.cli.kernel", "looseleaf.cli.config", "looseleaf.cli.store", "looseleaf.cli.rpc",
-    "looseleaf.cli.serve",
+    "looseleaf.cli.state", "looseleaf.cli.outputs", "looseleaf.cli.kernel", "looseleaf.cli.config",
+    "looseleaf.cli.store", "looseleaf.cli.rpc", "looseleaf.cli.serve",
 )
 
 

@@ -23,8 +23,8 @@ def test_all_checks_give_a_finding_and_fail_only_with_advice(
 ) -> None:
     monkeypatch.setattr(checks, "check_torch", lambda _python: checks.Check("torch", "ok", "not asked here"))
     found = checks.run_checks(config)
-    assert len(found) == 14
-    assert len({check.name for check in found}) == 14
+    assert len(found) == 15
+    assert len({check.name for check in found}) == 15
     assert all(check.finding for check in found)
     assert all(check.advice for check in found if check.state == "warn")
 
@@ -43,6 +43,21 @@ def test_folder_that_others_can_write_fails(config: ClusterConfig) -> None:
     assert checks.check_sockets(config).state == "fail"
     config.run_dir.chmod(0o700)
     assert checks.check_sockets(config).state == "ok"
+
+
+def test_settings_that_are_wrong_fail_and_mistyped_variables_warn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LOOSELEAF_CONFIG", raising=False)
+    assert checks.check_settings().state == "ok"
+    monkeypatch.setenv("LOOSELEAF_SCHEDULER_LEASE_TLL_MS", "1")
+    found = checks.check_settings()
+    assert found.state == "warn" and "LOOSELEAF_SCHEDULER_LEASE_TTL_MS is" in found.finding
+    (tmp_path / "looseleaf.toml").write_text("[frontend]\nsessions_max = 0\n")
+    found = checks.check_settings()
+    assert found.state == "fail" and "looseleaf.toml:2" in found.finding
 
 
 def test_full_disk_warns_then_fails(config: ClusterConfig, monkeypatch: pytest.MonkeyPatch) -> None:
