@@ -44,14 +44,13 @@ def open_pool(endpoint: str, gpus: int | None, device: str | None, *, delays: bo
     A running cluster that has other GPUs than asked for, or delays that are not wanted, is left alone. Raises as
     `LocalCluster.start`.
     """
-    from looseleaf.config import ClusterConfig
-    from looseleaf.local.cluster import LocalCluster
+    from looseleaf.local.cluster import LocalCluster, cluster_config
 
     if endpoint:
         yield Pool(endpoint.removeprefix("unix:"))
         return
     try:
-        running = LocalCluster.attach(ClusterConfig().run_dir)
+        running = LocalCluster.attach(cluster_config({}).run_dir)
     except NotFound:
         running = None
     if running is not None and _serves(running.record, gpus, device, delays):

@@ -19,6 +19,7 @@ from looseleaf.cli.main import build_app, main
 from looseleaf.cli.options import complete_notebooks
 from looseleaf.config import ClusterConfig
 from looseleaf.errors import ERRORS_BY_CODE, LooseLeafError
+from looseleaf.local import lab as lab_module
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "docker"))
 from command_lines import parse_looseleaf
@@ -28,6 +29,10 @@ ROOT = Path(__file__).resolve().parents[2]
 ACTING = {
     "up", "down", "lab", "run", "serve", "session checkout", "session rm", "kernel install", "kernel uninstall",
     "config set", "store gc", "store backup", "store restore", "rpc call",
+}  # fmt: skip
+# Commands that do without the settings of a cluster, or say what is wrong with them in their own way.
+NEED_NO_CLUSTER = {
+    "kernel install", "kernel uninstall", "kernel list", "config set", "config path", "explain", "serve",
 }  # fmt: skip
 
 
@@ -103,6 +108,25 @@ def test_every_error_has_its_exit_code_and_is_one_message(
         assert main(["status"]) == exits.FAULT
         said = capsys.readouterr().err
         assert "Traceback" in said and "please report" in said
+
+
+@pytest.mark.parametrize("name", sorted(ALL.keys() - NEED_NO_CLUSTER))
+def test_wrong_setting_is_told_with_its_place_by_every_command_that_reads_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for variable in [variable for variable in os.environ if variable.startswith("LOOSELEAF_")]:
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    nbformat.write(nbformat.v4.new_notebook(), tmp_path / "NOTEBOOK.ipynb")
+    (tmp_path / "notebooks").mkdir()
+    (tmp_path / "looseleaf.toml").write_text("[cluster]\nhosts = 'many'\n")
+    monkeypatch.setattr(lab_module, "find_lab", lambda: ["jupyter-lab"])
+    words = shlex.split(re.findall(r"Example: looseleaf (.+)", ALL[name].epilog)[0])
+    assert main(words) == exits.USAGE
+    said = capsys.readouterr().err
+    assert "CONFIG_INVALID: cluster.hosts = 'many'" in said and f"{tmp_path}/looseleaf.toml:2" in said
+    assert "Traceback" not in said
 
 
 def completed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], line: str) -> list[str]:
