@@ -124,7 +124,7 @@ def exit_reason(how: str, end_reason: str) -> str:
     if end_reason:
         return "other"
     if how.startswith("was killed by SIG"):
-        return how.removeprefix("was killed by ").split()[0]
+        return how.removeprefix("was killed by ").split()[0].rstrip(":")
     if how.startswith("was killed by"):
         return "other_signal"
     return "exited" if how == "exited with code 0" else "exit_code"

@@ -9,10 +9,14 @@ import signal
 import time
 from collections import OrderedDict
 
+from looseleaf.units import KIB
+
 _PR_SET_CHILD_SUBREAPER = 36
 # Children that ended before anybody asked for them: a worker may die before its zygote has told its pid.
 EARLY_EXITS_MAX = 256
 EARLY_EXIT_S = 30.0
+# Ended children whose peak of memory is remembered.
+PEAKS_MAX = 256
 
 
 def become_subreaper() -> None:
@@ -32,6 +36,7 @@ class Reaper:
     def __init__(self) -> None:
         self._waiting: dict[int, asyncio.Future[int]] = {}
         self._early: OrderedDict[int, tuple[int, float]] = OrderedDict()
+        self._peaks: OrderedDict[int, int] = OrderedDict()
 
     def start(self) -> None:
         """Begins to reap; call on the running event loop's main thread."""
@@ -54,6 +59,10 @@ class Reaper:
                 self._waiting[pid] = future
         return future
 
+    def peak_bytes(self, pid: int) -> int:
+        """The most memory that an ended child had at once, resident; 0 if that is not known."""
+        return self._peaks.get(pid, 0)
+
     def signal(self, pid: int, number: signal.Signals) -> None:
         """Sends a signal to a child whose exit status somebody waits for; does nothing if it has ended."""
         if pid in self._waiting:
@@ -71,7 +80,11 @@ class Reaper:
             pid = ended.si_pid
             if pid in self._waiting:
                 self._end_group(pid)
-            _pid, status = os.waitpid(pid, 0)
+            _pid, status, usage = os.wait4(pid, 0)
+            # Linux counts it in KiB.
+            self._peaks[pid] = usage.ru_maxrss * KIB
+            if len(self._peaks) > PEAKS_MAX:
+                self._peaks.popitem(last=False)
             self._ended(pid, os.waitstatus_to_exitcode(status))
 
     @staticmethod
@@ -95,13 +108,16 @@ class Reaper:
             self._early.popitem(last=False)
 
 
-def describe_exit(code: int) -> str:
-    """How a process ended, for people: "was killed by SIGKILL", "exited with code 3"."""
+def describe_exit(code: int, killed_why: str = " (often the system ran out of memory)") -> str:
+    """How a process ended, for people: "was killed by SIGKILL", "exited with code 3".
+
+    `killed_why`: what is known of a SIGKILL's cause, as MemoryGuard.explain gives it.
+    """
     if code >= 0:
         return f"exited with code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    hint = {"SIGKILL": " (often the system ran out of memory)", "SIGSEGV": " (a crash in native code)"}.get(name, "")
+    hint = {"SIGKILL": killed_why, "SIGSEGV": " (a crash in native code)"}.get(name, "")
     return f"was killed by {name}{hint}"

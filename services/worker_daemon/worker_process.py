@@ -22,6 +22,7 @@ from looseleaf.protocol.aio_rpc import AsyncLink
 from looseleaf.services.worker_daemon.core.worker_life import Stage, WorkerFacts
 from looseleaf.services.worker_daemon.log_ids import with_ids
 from looseleaf.services.worker_daemon.log_pipe import LogPipe
+from looseleaf.services.worker_daemon.memory_guard import MemoryGuard
 from looseleaf.services.worker_daemon.reaper import Reaper, describe_exit
 from looseleaf.services.worker_daemon.state_requests import StateRequests
 
@@ -78,6 +79,8 @@ class WorkerProcess:
         self.limits = limits
         self._reaper = reaper
         self._exit_status = reaper.exit_status(facts.pid)
+        self._guard = MemoryGuard.find()
+        self._kills_before = self._guard.kills()
         self._hello = asyncio.Event()
         self._ending: asyncio.Task[None] | None = None
 
@@ -143,7 +146,8 @@ class WorkerProcess:
         if not self._exit_status.done():
             await asyncio.wait({self._exit_status}, timeout=EXIT_WAIT_S)
             self.kill()
-        how = describe_exit(await asyncio.shield(self._exit_status))
+        code = await asyncio.shield(self._exit_status)
+        how = describe_exit(code, self._guard.explain(self._kills_before, self._reaper.peak_bytes(self.facts.pid)))
         self._log.drain()
         # Only now: until its end it may map regions and its commit may be under way.
         await self.requests.close()

@@ -243,7 +243,7 @@ async def test_worker_takes_the_processes_of_its_cells_with_it(parts: Any, reape
         worker.kill()
     else:
         await within(worker.end())
-    assert await within(worker.lost) == {
-        "kill": "was killed by SIGKILL (often the system ran out of memory)", "end": "exited with code 0",
-    }[how]  # fmt: skip
+    lost = await within(worker.lost)
+    assert lost.startswith({"kill": "was killed by SIGKILL", "end": "exited with code 0"}[how])
+    assert how == "end" or "it had used up to" in lost
     await ended(left)
