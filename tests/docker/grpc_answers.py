@@ -117,7 +117,9 @@ def running_session() -> Iterator[ComposeRig]:
             kernel_name=KERNEL_NAME, kernel_spec_manager=OneSpec(kernel_spec(endpoint=str(endpoint))),
             transport="ipc", connection_file=f"{folder}/kernel.json",
         )  # fmt: skip
-        manager.start_kernel(env=rig.environment("worker-daemon"), cwd=folder)
+        # As a Jupyter server does: the session is called by its notebook, not by a folder of this run.
+        env = {**rig.environment("worker-daemon"), "JPY_SESSION_NAME": "train.ipynb"}
+        manager.start_kernel(env=env, cwd=folder)
         client = manager.client()
         client.start_channels()
         try:
