@@ -28,6 +28,13 @@ MODULES: Final[Mapping[str, str]] = {
     "daemon": "looseleaf.services.worker_daemon",
 }
 
+# Settings of [cluster] that every service, or every daemon, has too. Only what somebody chose for the cluster is handed
+# on as a flag: a flag wins over the service's own section and variables, and a mere default must not.
+SERVICE_FIELDS: Final = ("log_level",)
+DAEMON_FIELDS: Final = (
+    "arena_bytes", "ring_bytes", "keep_warm_s", "keep_leftovers_s", "keep_unsaved_s", "python",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class ServiceSpec:
@@ -94,7 +101,7 @@ def make_plan(
     def spec(name: str, kind: str, level: int, data_name: str, flags: Mapping[str, Any]) -> ServiceSpec:
         common = {
             "listen": addresses[name], "run-dir": config.run_dir, "data": config.data / data_name,
-            "log-level": config.log_level,
+            **_chosen(config, SERVICE_FIELDS),
         }
         command = [*starts[kind], *_flags({**common, **flags})]
         host_id = name.removeprefix(DAEMON_PREFIX) if kind == "daemon" else ""
@@ -109,10 +116,8 @@ def make_plan(
     for host_id, kernel_socket in kernel_sockets.items():
         flags = {
             **peers, "frontend": addresses[FRONTEND], "host-id": host_id, "kernel-socket": kernel_socket,
-            "device": device, "gpus": gpus, "arena-bytes": config.arena_bytes, "ring-bytes": config.ring_bytes,
-            "keep-warm-s": config.keep_warm_s, "keep-leftovers-s": config.keep_leftovers_s,
-            "keep-unsaved-s": config.keep_unsaved_s, "python": config.python,
-            "emulated-delays": "on" if config.emulated_delays else "off",
+            "device": device, "gpus": gpus, "emulated-delays": "on" if config.emulated_delays else "off",
+            **_chosen(config, DAEMON_FIELDS),
         }
         services.append(spec(DAEMON_PREFIX + host_id, "daemon", 2, DAEMON_PREFIX + host_id, flags))
     return ClusterPlan(
@@ -177,6 +182,11 @@ def _addresses(config: ClusterConfig) -> dict[str, str]:
     finally:
         for probe in probes:
             probe.close()
+
+
+def _chosen(config: ClusterConfig, names: Sequence[str]) -> dict[str, Any]:
+    """Flags of the fields that a file, a variable or the command line has set."""
+    return {name.replace("_", "-"): getattr(config, name) for name in names if name in config.model_fields_set}
 
 
 def _flags(values: Mapping[str, Any]) -> list[str]:

@@ -77,6 +77,17 @@ def test_page_about_the_cli_names_every_command_and_exit_code() -> None:
     assert all(f"{code} " in exits.EPILOG for code in exits.MEANINGS)
 
 
+def test_pages_show_commands_that_there_are() -> None:
+    shown = 0
+    for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for line in re.findall(r"^\$ (looseleaf .+)", path.read_text(encoding="utf-8"), re.MULTILINE):
+            for command in line.partition(" #")[0].split(";"):
+                words = shlex.split(command)
+                assert words[0] == "looseleaf" and parse_looseleaf(words[1:]), f"{path.name}: {line}"
+                shown += 1
+    assert shown >= 15
+
+
 @pytest.mark.parametrize("name", ["up", "lab"])
 def test_commands_that_start_a_cluster_take_every_setting_of_it(name: str) -> None:
     wanted = {"--" + field.replace("_", "-") for field in ClusterConfig.model_fields}

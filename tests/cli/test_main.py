@@ -171,7 +171,9 @@ def test_rpc_commands_list_describe_and_call(capsys: Any, data: Path, monkeypatc
 
 
 @pytest.mark.cluster
-def test_sessions_are_listed_and_a_malformed_id_is_refused(capsys: Any, data: Path) -> None:
+def test_sessions_are_listed_shown_completed_and_a_malformed_id_is_refused(
+    capsys: Any, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     address = f"unix:{data}/run/checkpoint-store.sock"
     method = "looseleaf.v1.CheckpointStoreService/OpenSession"
     assert run(capsys, "rpc", "call", address, method, '{"session_id": "s-7"}')[0] == 0
@@ -180,6 +182,12 @@ def test_sessions_are_listed_and_a_malformed_id_is_refused(capsys: Any, data: Pa
     shown = json.loads(run(capsys, "session", "show", "s-7", "--data", data, "--json")[1])
     assert (shown["session_id"], shown["variables"], shown["workers"]) == ("s-7", 0, [])
     assert "s-7" in run(capsys, "session", "show", "s-7", "--data", data)[1]
+    with monkeypatch.context() as patch:
+        patch.setenv("LOOSELEAF_DATA", str(data))
+        patch.setenv("_LOOSELEAF_COMPLETE", "complete_bash")
+        patch.setenv("COMP_WORDS", "looseleaf\nsession\nshow\ns-")
+        patch.setenv("COMP_CWORD", "3")
+        assert run(capsys)[1].split() == ["s-7"]
     code, _out, err = run(capsys, "session", "rm", "../x", "--yes", "--data", data)
     assert (code, "ID_MALFORMED" in err) == (2, True)
 

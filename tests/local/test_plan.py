@@ -6,7 +6,14 @@ import pytest
 
 from looseleaf.config import ClusterConfig
 from looseleaf.errors import InvalidArgument
-from looseleaf.local.plan import ClusterPlan, count_gpus, make_plan, resolve_devices
+from looseleaf.local.plan import (
+    DAEMON_FIELDS,
+    SERVICE_FIELDS,
+    ClusterPlan,
+    count_gpus,
+    make_plan,
+    resolve_devices,
+)
 
 
 @pytest.fixture
@@ -90,3 +97,22 @@ def test_commands_carry_only_flags_that_the_services_know(tmp_path: Path) -> Non
         flags = vars(flag_parser(spec.name, config_type).parse_args(spec.command[3:]))
         config_type(**{name: text for name, text in flags.items()
                        if text is not None and not name.startswith("lifeline")})
+
+
+def test_what_the_cluster_shares_with_services_has_one_default_and_is_handed_on_only_if_chosen(tmp_path: Path) -> None:
+    from looseleaf.config import DaemonConfig, StoreConfig
+
+    cluster = ClusterConfig.model_fields
+    for names, model in ((SERVICE_FIELDS, StoreConfig), (DAEMON_FIELDS, DaemonConfig)):
+        for name in names:
+            assert cluster[name].default == model.model_fields[name].default, name
+            assert cluster[name].metadata == model.model_fields[name].metadata, name
+    # Every shared field is listed, but those that decide what the cluster is.
+    own = {"data", "run_dir", "gpus", "device", "emulated_delays"}
+    assert cluster.keys() & DaemonConfig.model_fields.keys() - own == {*SERVICE_FIELDS, *DAEMON_FIELDS}
+    flags = {"--" + name.replace("_", "-") for name in (*SERVICE_FIELDS, *DAEMON_FIELDS)}
+    plain = make_plan(config(tmp_path, device="none")).services[-1].command
+    assert not flags & set(plain)
+    chosen: dict[str, object] = {name: cluster[name].default for name in (*SERVICE_FIELDS, *DAEMON_FIELDS)}
+    told = make_plan(config(tmp_path, device="none", **{**chosen, "keep_warm_s": 7})).services[-1].command
+    assert flags <= set(told) and flag(told, "--keep-warm-s") == "7.0"
