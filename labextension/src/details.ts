@@ -12,7 +12,7 @@ function line(text: string): HTMLElement {
   return node;
 }
 
-/** The popup's content; follows the notebook while it is open. */
+/** A popup; follows the notebook while it is open. */
 export class Details extends Widget {
   constructor(
     private readonly _watch: NotebookWatch,
@@ -32,7 +32,29 @@ export class Details extends Widget {
     this._show();
   }
 
+  /** Shows it beside `anchor`, where there is room, until Escape or a click elsewhere. */
+  open(anchor: HTMLElement): void {
+    Widget.attach(this, document.body);
+    const place = anchor.getBoundingClientRect();
+    const below = place.top < window.innerHeight / 2;
+    this.node.style[below ? 'top' : 'bottom'] = `${below ? place.bottom : window.innerHeight - place.top}px`;
+    this.node.style.left = `${Math.max(0, Math.min(place.left, window.innerWidth - this.node.offsetWidth))}px`;
+    this._closer = event => {
+      const inside = event.target instanceof Node && (this.node.contains(event.target) || anchor.contains(event.target));
+      if (event instanceof KeyboardEvent ? event.key === 'Escape' : !inside) {
+        this.dispose();
+      }
+    };
+    document.addEventListener('click', this._closer);
+    document.addEventListener('keydown', this._closer);
+  }
+
   override dispose(): void {
+    if (this._closer !== null) {
+      document.removeEventListener('click', this._closer);
+      document.removeEventListener('keydown', this._closer);
+      this._closer = null;
+    }
     this._watch.changed.disconnect(this._show, this);
     this._settings.changed.disconnect(this._show, this);
     super.dispose();
@@ -61,6 +83,7 @@ export class Details extends Widget {
     this._text.replaceChildren(...lines.filter(text => text).map(line));
   }
 
+  private _closer: ((event: Event) => void) | null = null;
   private readonly _text = document.createElement('div');
   private readonly _switch = document.createElement('input');
 }

@@ -70,6 +70,11 @@ export class KernelLink {
         resolve(content);
         future.dispose();
       };
+      // A restart ends it.
+      future.done.then(undefined, (error: Error) => {
+        clearTimeout(timer);
+        reject(error);
+      });
     });
   }
 

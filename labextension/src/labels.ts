@@ -3,6 +3,7 @@
 import type { IReport, IState } from './protocol';
 
 const MIB = 1 << 20;
+const BYTES_SHOWN_MIN = MIB / 10;
 
 /** Such as "0.4 s" or "12 s". */
 export function seconds(value: number): string {
@@ -80,7 +81,7 @@ export function reportLabel(report: IReport): string {
     parts.push(`run ${duration(report.run_s * 1000)}`);
   }
   add('saved', report.save_ms);
-  if (report.bytes_moved) {
+  if (report.bytes_moved && report.bytes_moved >= BYTES_SHOWN_MIN) {
     parts.push(`${megabytes(report.bytes_moved)} moved`);
   }
   const place = typeof report.gpu === 'number' ? `GPU ${report.gpu}` : 'GPU';

@@ -75,10 +75,16 @@ export class NotebookWatch {
     if (!connection) {
       return;
     }
-    const info = await connection.info.catch(() => null);
-    // Another kernel may have come while this one was asked.
-    const same = session.session?.kernel === connection && !this._panel.isDisposed;
-    if (info?.implementation !== IMPLEMENTATION || !same || this._kernel !== null) {
+    // A kernel that runs a cell answers no question about itself before its end: the usual name is enough.
+    if (connection.name !== IMPLEMENTATION) {
+      const info = await connection.info.catch(() => null);
+      // Another kernel may have come while this one was asked.
+      const same = session.session?.kernel === connection && !this._panel.isDisposed;
+      if (info?.implementation !== IMPLEMENTATION || !same) {
+        return;
+      }
+    }
+    if (this._kernel !== null) {
       return;
     }
     const kernel = new KernelLink(connection);
@@ -119,9 +125,9 @@ export class NotebookWatch {
     this.changed.emit();
   }
 
-  // A kernel that does not know this page yet learns of it, and tells its state.
+  // A kernel that does not know this page yet learns of it and tells its state; what was typed meanwhile is prepared.
   private _hello(): void {
-    this._queue.now(() => this._plain('idle'));
+    this._queue.now(() => (this._typed ? this._signal('focus') : null) ?? this._plain('idle'));
   }
 
   private _setState(state: IState): void {
@@ -170,6 +176,7 @@ export class NotebookWatch {
     if (change.sourceChange === undefined) {
       return;
     }
+    this._typed = true;
     if (this._pasted) {
       this._pasted = false;
       this._queue.now(() => this._signal('paste'));
@@ -254,11 +261,16 @@ export class NotebookWatch {
 
   private _showLive(state: IState): void {
     const runs = ['queued', 'running', 'saving'].includes(state.state);
-    if (!runs || !state.cell_id || !this._settings.footers) {
-      return;
+    if (!runs && this._liveCell) {
+      const before = this._cell(this._liveCell);
+      this._liveCell = '';
+      if (before) {
+        setFooter(before, '');
+      }
     }
-    const cell = this._cell(state.cell_id);
-    if (cell) {
+    const cell = runs && state.cell_id ? this._cell(state.cell_id) : undefined;
+    if (cell && this._settings.footers) {
+      this._liveCell = cell.model.id;
       const reason = state.state === 'queued' && state.reason ? ` (${state.reason})` : '';
       const text = state.state === 'running' ? 'running' : stateLabel(state, 0);
       setFooter(cell, `GPU: ${text}${reason}`);
@@ -267,6 +279,9 @@ export class NotebookWatch {
 
   private _report(cellId: string, report: IReport): void {
     this._lastReport = report;
+    if (this._liveCell === cellId) {
+      this._liveCell = '';
+    }
     const cell = this._cell(cellId);
     if (cell && this._settings.footers) {
       setFooter(cell, reportLabel(report));
@@ -292,6 +307,8 @@ export class NotebookWatch {
   private _refusal = '';
   private _model: ICellModel | null = null;
   private _lastSent = '';
+  private _liveCell = '';
+  private _typed = false;
   private _pasted = false;
   private _awaitsRestart = false;
 }

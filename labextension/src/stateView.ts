@@ -1,6 +1,5 @@
 // The line "GPU: …" of the status bar, or of the notebook's toolbar where there is no status bar.
 
-import { showPopup, type Popup } from '@jupyterlab/statusbar';
 import { Widget } from '@lumino/widgets';
 
 import { counts, stateLabel, stateReason } from './labels';
@@ -32,7 +31,7 @@ export class StateView extends Widget {
   override dispose(): void {
     this.watch = null;
     this._settings.changed.disconnect(this._show, this);
-    this._popup?.dispose();
+    this._details?.dispose();
     this._stopTicking();
     super.dispose();
   }
@@ -58,12 +57,11 @@ export class StateView extends Widget {
   }
 
   private _toggleDetails(): void {
-    if (this._popup !== null && !this._popup.isDisposed) {
-      this._popup.dispose();
-      this._popup = null;
+    if (this._details !== null && !this._details.isDisposed) {
+      this._details.dispose();
     } else if (this._watch !== null) {
-      const body = new Details(this._watch, this._settings);
-      this._popup = showPopup({ body, anchor: this, align: 'right' });
+      this._details = new Details(this._watch, this._settings);
+      this._details.open(this.node);
     }
   }
 
@@ -75,6 +73,6 @@ export class StateView extends Widget {
   }
 
   private _watch: NotebookWatch | null = null;
-  private _popup: Popup | null = null;
+  private _details: Details | null = null;
   private _timer: ReturnType<typeof setInterval> | null = null;
 }

@@ -54,6 +54,7 @@ test('a GPU cell has a line with its times, a CPU cell none', () => {
   };
   assert.equal(reportLabel(report), 'GPU 1 (prepared): prepared 0.4 s · run 2.0 s · saved 31 ms · 2.0 MB moved');
   assert.equal(reportLabel({ path: 'warm', prepare_ms: null, run_s: 1 }), 'GPU (warm): run 1.0 s');
+  assert.equal(reportLabel({ path: 'warm', run_s: 1, bytes_moved: 900 }), 'GPU (warm): run 1.0 s');
   assert.equal(reportLabel({ path: 'cpu', run_s: 1 }), '');
   assert.equal(reportLabel({}), '');
 });
