@@ -11,6 +11,7 @@ from typing import Any, Final
 from IPython.core.async_helpers import _pseudo_sync_runner
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult
 
+from looseleaf.worker.gpu_memory_note import is_out_of_memory, memory_note
 from looseleaf.worker.interrupts import interrupts_cancel, run_interruptible
 from looseleaf.worker.origin import ORIGIN
 from looseleaf.worker.result_cache import tell_results
@@ -119,6 +120,8 @@ class CellRunner:
         reply: dict[str, Any] = {"status": "ok", "execution_count": execution_count, "user_expressions": {}}
         if not result.success or shell.failed_while_displaying:
             error = result.error_before_exec if result.error_before_exec is not None else result.error_in_exec
+            if is_out_of_memory(error):
+                self._tell_memory()
             reply.update(
                 status="error", ename=type(error).__name__, evalue=cut(str(error)), traceback=shell.last_traceback or []
             )
@@ -126,6 +129,15 @@ class CellRunner:
         reply["payload"] = shell.payloads.read_payload()
         shell.payloads.clear_payload()
         return reply
+
+    def _tell_memory(self) -> None:
+        try:
+            note = memory_note(self._shell.user_ns)
+        except Exception as error:
+            # A device in such a state may refuse to answer, and a person's class to be looked at.
+            log.warning("memory_not_told error=%s", type(error).__name__)
+            return
+        self._shell.publish({"type": "stream", "name": "stderr", "text": note})
 
     def _failed(self, error: BaseException, execution_count: int) -> dict[str, Any]:
         content: dict[str, Any] = {"ename": type(error).__name__, "evalue": cut(str(error))}

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgpack
 import structlog
@@ -27,6 +27,9 @@ from looseleaf.services.worker_daemon.wire import worker_state
 from looseleaf.services.worker_daemon.worker_process import WorkerProcess
 from looseleaf.v1 import scheduler_pb2, types_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
+
+# torch's error, as the worker names it.
+OUT_OF_MEMORY: Final = "OutOfMemoryError"
 
 log = structlog.get_logger()
 
@@ -82,6 +85,8 @@ class CellExecution:
         self._cut: LooseLeafError | None = None
         self._save_limit: asyncio.TimerHandle | None = None
         self._hold: LeftHold | None = None
+        # What its failed cell held stays in its GPU's memory as long as it lives.
+        self._spent = False
         # How long the worker is kept after the cell, as the person has asked.
         self._keep_s = 0.0
 
@@ -238,7 +243,9 @@ class CellExecution:
             self._worker.interrupt()
 
     def _cell_ended(self, message: Message) -> None:
-        reply = msgpack.packb(fields.mapping(message, "reply"))
+        ended = fields.mapping(message, "reply")
+        reply = msgpack.packb(ended)
+        self._spent = ended.get("ename") == OUT_OF_MEMORY
         self._left = left_items(message, "left")
         self._times.ended(message)
         for kind in misses(message):
@@ -263,6 +270,7 @@ class CellExecution:
         facts.resident_bytes = fields.integer(reply, "resident_bytes", 0)
         take_unsaved(facts, reply, saved, self._host.keep_unsaved_s, self._keep_s)
         facts.stage = Stage.COMPLETED
+        facts.spent = self._spent
         facts.prepared_source_hash = ""
         facts.resident_since_s = time.monotonic()
 

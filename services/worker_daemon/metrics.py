@@ -21,6 +21,7 @@ END_REASONS: Final = {
     "was started before packages": "outdated",
     "belonged to an earlier owner": "superseded",
     "was ended as its notebook asked": "asked",
+    "was ended as its cell had run out": "out_of_gpu_memory",
     "was ended after a failure": "failure",
     "was ended with its cell": "cell_cut_off",
     "was ended with what its cell had left": "leftovers",

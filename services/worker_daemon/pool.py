@@ -30,6 +30,7 @@ TICK_S = 1.0
 ENDED_HOLDERS_MAX = 64
 ENDED_HOLDERS_TOLD_S = 600.0
 EARLIER_OWNER = "belonged to an earlier owner of its notebook"
+SPENT = "was ended as its cell had run out of GPU memory"
 MADE_WAY = "made way for another cell, after the time for which it was kept"
 INSTALLED_SINCE = "was started before packages were installed"
 
@@ -162,8 +163,11 @@ class WorkerPool:
             worker.facts.users -= 1
             worker.facts.idle_since_s = time.monotonic()
             self._changed()
-            if self.roster.rules.keep_s == 0 and worker.facts.stage is Stage.COMPLETED:
-                self._start(self.evict(worker.facts.worker_id, self._idle_too_long))
+            if worker.facts.stage is Stage.COMPLETED:
+                if worker.facts.spent:
+                    self._start(self.evict(worker.facts.worker_id, SPENT))
+                elif self.roster.rules.keep_s == 0:
+                    self._start(self.evict(worker.facts.worker_id, self._idle_too_long))
 
     async def _fork(self, session_id: SessionId, epoch: Epoch) -> WorkerProcess:
         for old in self.roster.of_session(session_id):

@@ -67,6 +67,16 @@ def test_outputs_of_many_megabytes_are_shown_and_their_cells_saved(notebook: Any
 
 
 @pytest.mark.slow
+def test_cell_that_runs_out_of_gpu_memory_is_told_who_has_it_and_leaves_none_behind(shared: Any) -> None:
+    shared.ok("import torch\nkept = [1]")
+    first = shared.run("%%gpu\nkept.append(2)\nbig = torch.ones(1 << 20).cuda()\ntorch.empty(1 << 50, device='cuda')")
+    assert first.ename == "OutOfMemoryError" and "largest variables there: big 4.0 MiB" in first.text, first
+    again = shared.ok("%%gpu\nkept.append(3)\nbig.sum().item()")
+    assert again.value == "1048576.0" and again.report["worker"] != first.report["worker"]
+    assert shared.ok("kept").value == "[1, 2, 3]"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
 def test_idle_worker_that_ends_between_cells_goes_unnoticed(shared: Any, number: int) -> None:
     shared.ok("import torch\nkept = [1]")

@@ -60,6 +60,9 @@ class WorkerFacts:
     environment_id: str = ""
     kernel_environment_id: str = ""
 
+    # Its cell ran out of GPU memory: it takes no other one unless variables live only there.
+    spent: bool = False
+
     def hold(self, unsaved: Iterable[str], kept: Iterable[str], until_s: float) -> None:
         """A save ended: `unsaved` live here only, and for `kept` the worker stays until then (design §3)."""
         self.unsaved, self.kept = frozenset(unsaved), frozenset(kept)
