@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar, Final
 
+from rich.text import Text
 from textual.app import App, ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import DataTable, Footer, Static
@@ -88,7 +89,8 @@ class TopApp(App[None]):
         rows = panel.rows(snapshot)
         table.clear()
         for row in rows[:ROWS_SHOWN_MAX]:
-            table.add_row(*row)
+            # As they are: brackets in a notebook's name are no markup.
+            table.add_row(*map(Text, row))
         left_out = len(rows) - ROWS_SHOWN_MAX
         note = f": {panel.empty}" if not rows else f" (and {left_out} more)" if left_out > 0 else ""
         self.query_one(f"#title-{panel.key}", Static).update(f"{panel.title}{note}")

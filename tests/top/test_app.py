@@ -20,7 +20,8 @@ class Looks:
     """Gives what a test put here; `may_end` holds a look up."""
 
     def __init__(self) -> None:
-        self.given = snapshot(pool={"ended": [ended("x-1", run_s=1.0)]})
+        head = {"session_id": "s-1", "title": "[/x] [b", "version": "1", "durable_version": "1", "updated_unix_ms": "0"}
+        self.given = snapshot(pool={"ended": [ended("x-1", run_s=1.0)]}, sessions=[head])
         self.count = 0
         self.may_end = asyncio.Event()
         self.may_end.set()
@@ -38,7 +39,8 @@ async def test_screen_shows_each_look_and_what_does_not_answer() -> None:
         await app.workers.wait_for_complete()
         await pilot.pause()
         assert app.query_one("#gpus", DataTable).row_count == 2
-        assert app.query_one("#runs", DataTable).get_row_at(0)[0] == "x-1"
+        assert app.query_one("#runs", DataTable).get_row_at(0)[0].plain == "x-1"
+        assert app.query_one("#sessions", DataTable).get_row_at(0)[1].plain == "[/x] [b"
         assert not app.query_one("#queue", DataTable).display
         assert "queue: no run waits" in str(app.query_one("#title-queue", Static).content)
         looks.given = NOTHING

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
@@ -25,7 +26,11 @@ from looseleaf.rpc.client import open_channel
 from looseleaf.rpc.dedupe import RequestMemory
 from looseleaf.rpc.store_client import RegionKey, StoreClient
 from looseleaf.services.checkpoint_store.metrics import StoreMetrics
-from looseleaf.services.checkpoint_store.servicer import CheckpointStoreServicer
+from looseleaf.services.checkpoint_store.servicer import (
+    REGION_STREAMS_MAX,
+    UNIT_STREAMS_MAX,
+    CheckpointStoreServicer,
+)
 from looseleaf.services.checkpoint_store.store import Store
 from looseleaf.units import MIB, REGION_BYTES
 from looseleaf.v1 import checkpoint_store_pb2 as pb
@@ -250,6 +255,36 @@ async def test_collections_asked_for_together_take_one_thread(store: Store) -> N
     servicer = CheckpointStoreServicer(store, run_blocking, RequestMemory(), metrics)
     await asyncio.gather(*(servicer.collect() for _ in range(5)))
     assert most == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "read", "running_max"),
+    [("unit_reads", lambda servicer: servicer.GetUnits(pb.GetUnitsRequest(), None), UNIT_STREAMS_MAX),
+     ("region_reads", lambda servicer: servicer.GetRegions(pb.GetRegionsRequest(), None), REGION_STREAMS_MAX)],
+)  # fmt: skip
+async def test_reads_that_wait_for_their_turn_are_shown(store: Store, kind: str, read: Any, running_max: int) -> None:
+    async def run_blocking(function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+    registry = CollectorRegistry()
+    servicer = CheckpointStoreServicer(store, run_blocking, RequestMemory(), StoreMetrics(registry, store))
+    turns = {"unit_reads": servicer._unit_gets, "region_reads": servicer._downloads}[kind]
+
+    def shown() -> float | None:
+        return registry.get_sample_value("looseleaf_store_streams_waiting", {"kind": kind})
+
+    async with AsyncExitStack() as held:
+        for _ in range(running_max):
+            await held.enter_async_context(turns)
+        reading = asyncio.create_task(_all(read(servicer)))
+        while not turns.waiting:
+            await asyncio.sleep(0)
+        assert shown() == 1
+    assert await reading == [] and shown() == 0
+
+
+async def _all(stream: AsyncIterator[Any]) -> list[Any]:
+    return [message async for message in stream]
 
 
 async def test_upload_that_is_cancelled_while_room_is_made_for_it_gives_the_room_back(store: Store) -> None:
