@@ -11,6 +11,11 @@ JOBS ?= 2
 SETUP_STAMP := $(VENV)/.set-up
 BUILT_STAMP := $(VENV)/.built
 GOLDEN_STAMP := $(VENV)/.set-up-golden
+BROWSER_STAMP := $(VENV)/.set-up-browser
+LAB_STAMP := $(VENV)/.set-up-lab
+LAB_MODULES := labextension/node_modules/.package-lock.json
+LAB_SOURCES := $(wildcard labextension/*.json labextension/*.toml labextension/looseleaf_lab/*.py labextension/schema/* \
+	labextension/style/* labextension/src/*.ts labextension/src/tests/*.ts)
 NATIVE_SOURCES := $(wildcard csrc/dirty_tracker/*.h csrc/dirty_tracker/*.cpp csrc/dirty_tracker/*.cu csrc/third_party/*/*) \
 	$(wildcard csrc/checkpoint/*.h csrc/checkpoint/*.cpp)
 PROTOS := $(shell find proto -name '*.proto')
@@ -24,7 +29,7 @@ NATIVE_TEST_SOURCES := $(wildcard csrc/dirty_tracker/tests/*.cpp) \
 	$(filter-out %_bindings.cpp %/cuda_stream.cpp, $(wildcard csrc/dirty_tracker/*.cpp))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup proto native demo test native-test lint type golden bench docs slow soak gpu-check dist clean
+.PHONY: help setup proto native demo test native-test lint type golden lab browser bench docs slow soak gpu-check dist clean
 
 help:  ## show this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,7 +61,7 @@ demo: setup  ## run the example notebook with virtual GPUs, at the pace of a per
 	$(BIN)/looseleaf run examples/digits_cnn.ipynb -o $(OUT)/digits_cnn.ipynb --think 3
 
 test: setup  ## run the tests that need no GPU and little time
-	$(PYTEST) -m "not slow and not gpu" -n $(JOBS) --dist loadfile
+	$(PYTEST) -m "not slow and not gpu and not browser" -n $(JOBS) --dist loadfile
 
 native-test: $(NATIVE_TEST) $(CHECKPOINT_TEST)  ## run the C++ tests under the address and undefined-behaviour sanitizers
 	$(NATIVE_TEST)
@@ -87,6 +92,33 @@ $(GOLDEN_STAMP): $(SETUP_STAMP) pyproject.toml constraints.txt
 golden: setup $(GOLDEN_STAMP)  ## compare notebooks cell by cell with an ordinary kernel; writes out/golden.json
 	$(PYTEST) tests/golden -m "not gpu"
 
+# Packages of the browser test; JupyterLab's builder among them.
+$(BROWSER_STAMP): $(SETUP_STAMP) pyproject.toml constraints.txt
+	$(BIN)/python -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["browser"], sep="\n")' > $@.txt
+	$(BIN)/python -m pip install -q -c constraints.txt -r $@.txt
+	@touch $@
+
+$(LAB_MODULES): labextension/package-lock.json
+	cd labextension && npm ci --no-audit --no-fund
+
+$(LAB_STAMP): $(BROWSER_STAMP) $(LAB_MODULES) $(LAB_SOURCES)
+	cd labextension && npm test && PATH="$(abspath $(BIN)):$$PATH" npm run build
+	$(BIN)/python -m pip install -q --no-deps --no-build-isolation --force-reinstall ./labextension
+	@touch $@
+
+lab: setup  ## build the JupyterLab extension and install it into .venv, with JupyterLab and Notebook (needs node)
+	@command -v npm >/dev/null || { echo "lab needs node >= 20.19 with npm; none is here."; exit 1; }
+	$(MAKE) $(LAB_STAMP)
+
+# Where node or Chromium can't be had the tests skip, and say so.
+browser: setup $(BROWSER_STAMP)  ## drive JupyterLab and Notebook 7 in Chromium; screenshots go to out/browser
+	@if command -v npm >/dev/null && $(MAKE) $(LAB_MODULES); then $(MAKE) $(LAB_STAMP); \
+		else echo "npm or its packages can't be had: the extension is not built"; fi
+	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
+		{ apt-get update -q && apt-get install -qy --no-install-recommends chromium fonts-dejavu-core; } >/dev/null || \
+		echo "Chromium could not be installed"
+	$(PYTEST) tests/browser -m browser -rs
+
 bench: setup  ## measure: pytest-benchmark over bench/, each beside its reference (BENCH_ARGS adds options)
 	@mkdir -p $(OUT)
 	$(PYTEST) bench -m "not gpu" --benchmark-quiet --benchmark-json=$(OUT)/bench.json $(BENCH_ARGS)
@@ -108,6 +140,7 @@ dist: setup  ## build the sdist and the wheel into dist/
 	$(BIN)/python -m build --no-isolation
 
 clean:  ## remove what was built and written, but not .venv
+	rm -rf labextension/lib labextension/dist labextension/looseleaf_lab/labextension
 	rm -rf build dist $(OUT) *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks .import_linter_cache
 	rm -f looseleaf/v1/*_pb2*.py looseleaf/v1/*_pb2*.pyi looseleaf/*/*.so $(BUILT_STAMP)
 	find looseleaf services tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
