@@ -277,7 +277,7 @@ async def test_reads_that_wait_for_their_turn_are_shown(store: Store, kind: str,
         for _ in range(running_max):
             await held.enter_async_context(turns)
         reading = asyncio.create_task(_all(read(servicer)))
-        while not turns.waiting:
+        while not turns.waiting:  # noqa: ASYNC110 - the test drives the loop itself
             await asyncio.sleep(0)
         assert shown() == 1
     assert await reading == [] and shown() == 0
