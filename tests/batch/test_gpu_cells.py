@@ -16,6 +16,7 @@ from batch_fixtures import notebook_of, write_notebook_of
 
 from looseleaf.batch.files import read_notebook
 from looseleaf.batch.pool import Pool
+from looseleaf.batch.resume import ResumeRecord
 from looseleaf.batch.run import Outcome, run_notebook
 from looseleaf.cli.main import main
 from looseleaf.local.cluster import LocalCluster, wait_for
@@ -155,3 +156,25 @@ def test_run_with_a_running_cluster_of_several_hosts_uses_them_all(
     assert {cell["host"] for cell in found["cells"] if cell["label"] == "gpu"} <= {"h0", "h1"}
     assert found["totals"]["gpu_cells"] == 2 and not found["machine"]["embedded"]
     assert "virtual GPUs without the times of a real attach" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_run_that_failed_goes_on_with_its_tensors_when_the_cell_was_mended(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    cells = [
+        "import torch\nstarts = [0]\nw = torch.arange(3000.0)", "w = w.cuda()\nw += 1", "raise ValueError(w.sum())",
+    ]  # fmt: skip
+    pool = Pool(str(cluster.kernel_socket()), "emulated", 1)
+    record = ResumeRecord.beside(tmp_path / "out.ipynb")
+    failed = run_notebook(notebook_of(*cells, "(starts, w.sum().item())"), pool, folder=tmp_path, record=record)
+    assert failed.outcome is Outcome.CELL_FAILED and failed.failed_cell == "c2"
+    # How many cells were saved depends on their times; the first one always is.
+    record = ResumeRecord.read(tmp_path / "out.ipynb")
+    saved = [done.index for done in record.cells if done.version]
+    assert saved[0] == 0
+    nb = notebook_of(*cells[:2], "starts.append(w.device.type)", "(starts, w.sum().item())")
+    result = run_notebook(nb, pool, folder=tmp_path, record=record)
+    assert result.outcome is Outcome.OK, result.failure
+    assert result.first_index == saved[-1] + 1
+    assert nb.cells[3].outputs[0]["data"]["text/plain"] == f"([0, 'cuda'], {float(sum(range(1, 3001)))})"

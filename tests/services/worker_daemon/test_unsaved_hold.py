@@ -64,6 +64,23 @@ async def test_worker_is_kept_for_as_long_as_the_person_asked(bench: Bench) -> N
     assert not facts.held(time.monotonic())
 
 
+async def test_worker_whose_cell_ran_out_of_gpu_memory_ends_unless_a_variable_lives_there_only(bench: Bench) -> None:
+    def out_of_memory(*rows: dict[str, Any]) -> Any:
+        async def run(worker: ScriptedWorker, request: Any) -> Any:
+            reply = {"status": "error", "ename": "OutOfMemoryError"}
+            await worker.tell("ended", request, reply=reply, run_s=0.5, first_touch_s=0.1)
+            return {**saved_reply(), "unsaved": [{"reason": "GENERATOR", "path": "x", **row} for row in rows]}
+
+        return run
+
+    bench.parts.script.run = out_of_memory(IT)
+    await bench.run()
+    [facts] = bench.pool.facts()
+    bench.parts.script.run = out_of_memory()
+    await bench.run(worker_id=facts.worker_id)
+    await until(lambda: not bench.pool.facts())
+
+
 async def test_hold_begins_anew_with_each_save_and_ends_when_the_variable_is_gone(bench: Bench) -> None:
     bench.parts.script.run = unsaved_after(IT)
     await bench.run()
