@@ -8,7 +8,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from looseleaf.kernel.before_cell import has_moved, ready_for_cpu
 from looseleaf.kernel.cell import Cell
 from looseleaf.kernel.comm_traffic import CommPlaces, CommTraffic
 from looseleaf.kernel.comms import WorkerComms
+from looseleaf.kernel.control_channel import ControlChannel
 from looseleaf.kernel.forwarder import COMM_TYPES, Publishers, error_text, publish_output
 from looseleaf.kernel.gpu_run import CellFrame, GpuRun, GpuRunOutcome
 from looseleaf.kernel.gpu_state import GpuState
@@ -40,9 +41,10 @@ from looseleaf.kernel.outgoing import watch_outgoing
 from looseleaf.kernel.outputs import ResultCache
 from looseleaf.kernel.pages import Pages
 from looseleaf.kernel.post_mortem import PostMortem
-from looseleaf.kernel.preparations import PREPARE_REPLY, PREPARE_REQUEST, Preparations, join_first
+from looseleaf.kernel.preparations import Preparations
 from looseleaf.kernel.replies import CellReplies
-from looseleaf.kernel.report import PendingReports, cell_report
+from looseleaf.kernel.report import cell_report
+from looseleaf.kernel.request_frame import RequestFrame
 from looseleaf.kernel.router import CellRequest, route
 from looseleaf.kernel.save_points import SavePoints
 from looseleaf.kernel.session import KernelSession, load_config
@@ -66,7 +68,7 @@ COMMIT_AT_SHUTDOWN_S: Final = 3.5
 _Base: Any = IPythonKernel
 
 
-class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
+class LooseLeafKernel(Views, ControlChannel, RequestFrame, _Base):  # type: ignore[misc]
     """An IPython kernel that lends itself a GPU for the length of one cell."""
 
     implementation = "looseleaf"
@@ -94,7 +96,6 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         # A cell of the main shell runs; `_run` if it is one that runs elsewhere.
         self._busy = False
         self._run: GpuRun | None = None
-        self._reports = PendingReports()
         self._idle_commits = IdleCommits(
             self.looseleaf, lambda: self._busy, lambda source: self._route(CellRequest.of(source, None, None))
         )
@@ -103,12 +104,9 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
             lambda page, state: self.publish_under({}, "comm_msg", {"comm_id": page, "data": state}, {}, [])
         )
         self._preparations = Preparations(self.looseleaf.prepare, self._before_preparation, self._pages)
-        self._edits: set[asyncio.Task[None]] = set()
         self._results = ResultCache(self.shell)
         self._replies = CellReplies(self.shell, self)
         self.looseleaf.rebinding = self._results.following
-        # The newest request: what threads print belongs to it, as in ipykernel.
-        self._newest: Any = {}
         comms = WorkerComms(self.comm_manager, self.publish)
         self._publishers = Publishers(self.publish_under, comms.follow, lambda: self._newest)
         self._left = LeftNotes(self._publishers)
@@ -367,38 +365,6 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         if run is None or not run.take_event(message):
             self._left.take(message)
 
-    def set_parent(self, ident: Any, parent: Any, channel: str = "shell") -> None:
-        """Remembers the newest request of the shell."""
-        super().set_parent(ident, parent, channel)
-        if channel == "shell":
-            self._newest = parent
-
-    def publish(self, msg_type: str, content: dict[str, Any], metadata: dict[str, Any], buffers: list[bytes]) -> None:
-        """See forwarder.Publisher; under the current request."""
-        self.publish_under(self.get_parent("shell"), msg_type, content, metadata, buffers)
-
-    def publish_under(
-        self, parent: Any, msg_type: str, content: dict[str, Any], metadata: dict[str, Any], buffers: list[bytes]
-    ) -> None:
-        """Sends one message on iopub under the request `parent`."""
-        self.session.send(
-            self.iopub_socket, msg_type, content, metadata=metadata, parent=parent, ident=self._topic(msg_type),
-            buffers=buffers,
-        )  # fmt: skip
-
-    # -- reports ---------------------------------------------------------------------------------------
-
-    def _keep_report(self, report: dict[str, Any]) -> None:
-        self._reports.keep(self.get_parent("shell")["header"]["msg_id"], report)
-
-    def finish_metadata(self, parent: Any, metadata: Any, reply_content: Any) -> Any:
-        """Adds the cell's figures to the reply's metadata, under "looseleaf"."""
-        metadata = super().finish_metadata(parent, metadata, reply_content)
-        report = self._reports.take(parent.get("header", {}).get("msg_id", ""))
-        if report is not None:
-            metadata["looseleaf"] = report
-        return metadata
-
     # -- the end ---------------------------------------------------------------------------------------
 
     async def do_shutdown(self, restart: bool) -> dict[str, Any]:
@@ -423,44 +389,3 @@ class LooseLeafKernel(Views, _Base):  # type: ignore[misc]
         if message_type_of(parts) == "execute_request":
             self.looseleaf.give_way.arrived()
         await super().shell_channel_thread_main(msg)
-
-    # -- control channel -------------------------------------------------------------------------------
-
-    async def dispatch_control(self, msg: Any) -> None:
-        """Edit signals wait for nothing and nothing waits for them: an interrupt must not stand behind a preparation.
-
-        They also publish no status: a running GPU cell must stay `busy` for cullers while the person types.
-        """
-        idents, parts = self.session.feed_identities(msg, copy=False)
-        if message_type_of(parts) != PREPARE_REQUEST:
-            await super().dispatch_control(msg)
-            return
-        try:
-            request = self.session.deserialize(parts, content=True, copy=False)
-        except ValueError as error:
-            log.warning("control_message_refused %s", error)
-            return
-        task = asyncio.create_task(self._answer_prepare(idents, request))
-        self._edits.add(task)
-        task.add_done_callback(self._edits.discard)
-
-    async def _before_preparation(self, content: Mapping[str, Any]) -> None:
-        if not (self.looseleaf.joined or self._busy):
-            await join_first(self._join, self.io_loop.asyncio_loop)
-        await self._idle_commits.before_preparation(content)
-
-    def _join(self) -> None:
-        if not self._busy:
-            self.looseleaf.try_connect()
-
-    async def _answer_prepare(self, idents: Any, request: Any) -> None:
-        content = await self._preparations.answer(request["content"])
-        self.session.send(self.control_stream, PREPARE_REPLY, content, request, ident=idents)
-
-    async def interrupt_request(self, stream: Any, ident: Any, parent: Any) -> None:
-        """Interrupts the worker's cell if one is awaited, else this process as usual."""
-        if (run := self._run) is None:
-            await super().interrupt_request(stream, ident, parent)
-            return
-        run.interrupt()
-        self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
