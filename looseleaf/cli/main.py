@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import functools
 import importlib
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import typer
+import typer.main
 
 from looseleaf import __version__
 from looseleaf.cli import exits
@@ -45,6 +47,12 @@ def build_app() -> typer.Typer:
     return app
 
 
+@functools.cache
+def build_command() -> Any:
+    """The same as click's command, made once."""
+    return typer.main.get_command(build_app())
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; returns the exit code.
 
@@ -60,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     try:
-        build_app()(args=list(argv) if argv is not None else None, prog_name="looseleaf")
+        build_command()(args=list(argv) if argv is not None else None, prog_name="looseleaf")
     except SystemExit as request:
         if isinstance(request.__context__, BrokenPipeError):
             # Typer and rich turn one into an exit of their own.

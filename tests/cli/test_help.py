@@ -12,13 +12,12 @@ from typing import Any
 
 import nbformat
 import pytest
-import typer
 
 from looseleaf.cli import exits, status
-from looseleaf.cli.main import build_app, main
+from looseleaf.cli.main import build_command, main, show_error
 from looseleaf.cli.options import complete_notebooks
 from looseleaf.config import ClusterConfig
-from looseleaf.errors import ERRORS_BY_CODE, LooseLeafError
+from looseleaf.errors import ERRORS_BY_CODE, NotFound
 from looseleaf.local import lab as lab_module
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "docker"))
@@ -46,7 +45,7 @@ def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, A
         yield from commands(below, (*words, name))
 
 
-ALL = dict(commands(typer.main.get_command(build_app())))
+ALL = dict(commands(build_command()))
 
 
 def flags(name: str) -> set[str]:
@@ -98,17 +97,18 @@ def test_every_error_has_its_exit_code_and_is_one_message(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exits.OF_ERRORS.keys() == ERRORS_BY_CODE.keys()
-    thrown: list[BaseException] = []
+    for code, cls in ERRORS_BY_CODE.items():
+        assert show_error(cls("REASON", "what happened")) == exits.OF_ERRORS[code] != exits.FAILED
+        assert capsys.readouterr().err.startswith("looseleaf: REASON: what happened\n")
+    thrown: list[BaseException] = [NotFound("REASON", "what happened")]
 
     def fail(_run_dir: Path) -> None:
         raise thrown[-1]
 
     monkeypatch.setattr(status, "gather", fail)
-    for code, cls in ERRORS_BY_CODE.items():
-        error: LooseLeafError = cls("REASON", "what happened")
-        thrown.append(error)
-        assert main(["status"]) == exits.OF_ERRORS[code] != exits.FAILED
-        assert capsys.readouterr().err == "looseleaf: REASON: what happened\nlooseleaf: see docs/errors.md#REASON\n"
+    assert main(["status"]) == exits.ABSENT
+    said = capsys.readouterr().err
+    assert said.startswith("looseleaf: REASON: what happened\n") and "Traceback" not in said
     for other, wanted in ((KeyboardInterrupt(), exits.INTERRUPTED), (OSError(28, "full"), exits.LIMIT_MET)):
         thrown.append(other)
         assert main(["status"]) == wanted

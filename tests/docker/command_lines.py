@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import typer.main
-
-from looseleaf.cli.main import build_app
+from looseleaf.cli.main import build_command
 
 
 def parse_looseleaf(words: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """The verb (`rpc call`) and the parameters of `looseleaf WORDS`; runs nothing. Raises click's UsageError."""
-    command: Any = typer.main.get_command(build_app())
+    command: Any = build_command()
     context = command.make_context("looseleaf", list(words), resilient_parsing=False)
     verbs = []
     while hasattr(command, "resolve_command"):
