@@ -11,24 +11,21 @@ from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
-from looseleaf import devices
 from looseleaf.checkpoint.history import checked_out_version
 from looseleaf.checkpoint.manifest import Manifest
-from looseleaf.checkpoint.reports import AdvanceReport
 from looseleaf.checkpoint.stub import tell_whereabouts
 from looseleaf.checkpoint.tracker import StateTracker
-from looseleaf.devices.description import described
-from looseleaf.devices.smi_shim import SMI_FOLDER, offer_smi
 from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, NotFound, Unavailable
 from looseleaf.ids import Epoch, SessionId, Version, new_execution_id, new_session_id
 from looseleaf.kernel.commit_policy import CommitPolicy
 from looseleaf.kernel.frontend_log import FrontendLog
 from looseleaf.kernel.give_way import GaveWay, GiveWay
 from looseleaf.kernel.holders import RELEASE_AT_END_S, Holders
-from looseleaf.kernel.link import DaemonLink, Welcome
+from looseleaf.kernel.link import DaemonLink
 from looseleaf.kernel.live_facts import LiveFacts, SavedFacts
-from looseleaf.kernel.lost_versions import lost_text
+from looseleaf.kernel.pool_devices import PoolDevices
 from looseleaf.kernel.run_log import RunLog
+from looseleaf.kernel.session_news import SessionNews
 from looseleaf.kernel.threads import LeftThreads
 from looseleaf.kernel.title import title_of
 from looseleaf.kernel_config import ConfigError, KernelConfig
@@ -41,8 +38,6 @@ from looseleaf.worker.unsaved import stale_note
 
 log = logging.getLogger("looseleaf.kernel")
 
-# What of versions could not be followed is told each once, so many in a session.
-PROBLEMS_TOLD_MAX: Final = 100
 # Versions that no cell of the log has made.
 TAKEN_BACK: Final = "(what a cell did on the CPU before it was run on a GPU)"
 BEFORE_TAKEN_BACK: Final = "(as before that cell)"
@@ -93,16 +88,12 @@ class KernelSession:
         self._hidden = hidden
         self._on_event: Callable[[Message], None] = lambda _message: None
         self._link = DaemonLink(config, self._pass_event)
-        self._devices: tuple[object, ...] = ()
-        self._pool = (0, 0)
+        self._pool = PoolDevices()
         # Why no cluster can be looked for; GPU cells say so.
         self._problem = problem
         self._io: LinkStateIO | None = None
         self._saved_facts: SavedFacts | None = None
-        self._moved = ""
-        # Parts of versions that could not be followed: all that were told of, and those that are to be told of.
-        self._told: set[str] = set()
-        self._not_followed: list[str] = []
+        self._news = SessionNews()
         self.holders = Holders(self.send)
         tell_whereabouts(lambda entry: self.holders.where(entry, self.epoch))
 
@@ -150,7 +141,7 @@ class KernelSession:
         welcome = self._link.welcome
         assert welcome is not None
         self.session_id = SessionId(welcome.session_id)
-        self._install_devices(welcome)
+        self._pool.install(welcome, self.config.kernel_socket().parent, self.device_bytes)
         io = LinkStateIO(link)
         # A store without versions has lost the session, as a new cluster has: it gets all that is here.
         if self.tracker is None or not welcome.version:
@@ -179,21 +170,6 @@ class KernelSession:
             self._io.close()
             self._io = None
 
-    def _install_devices(self, welcome: Welcome) -> None:
-        self._pool = (welcome.gpus if welcome.device != "none" else 0, welcome.gpu_memory_bytes)
-        wanted = (welcome.device, welcome.gpus, welcome.gpu_memory_bytes, welcome.gpu)
-        if wanted == self._devices:
-            return
-        memory_bytes = welcome.gpu_memory_bytes or devices.VIRTUAL_MEMORY_BYTES
-        devices.install(
-            "kernel", welcome.device, welcome.gpus, memory_bytes=memory_bytes, description=welcome.gpu,
-            session_bytes=self.device_bytes,
-        )  # fmt: skip
-        gpu = described(welcome.device, memory_bytes, welcome.gpu)
-        # Before the tracker notes what the environment was: it is none of the session's changes.
-        offer_smi(os.environ, self.config.kernel_socket().parent / SMI_FOLDER, welcome.device, welcome.gpus, gpu)
-        self._devices = wanted
-
     def device_bytes(self, index: int | None = None) -> int:
         """What the newest version keeps on the cell's GPU of this number, None for all."""
         manifest, wanted = self.manifest, "cuda" if index is None else f"cuda:{index}"
@@ -203,7 +179,7 @@ class KernelSession:
     @property
     def pool(self) -> tuple[int, int]:
         """How many GPUs the pool has and the bytes of memory of each, as far as they are known."""
-        return self._pool if self._link.current is not None else (0, 0)
+        return (self._pool.gpus, self._pool.memory_bytes) if self._link.current is not None else (0, 0)
 
     @property
     def version(self) -> Version:
@@ -228,7 +204,7 @@ class KernelSession:
     @property
     def has_gpus(self) -> bool:
         """Whether the cluster that this kernel is connected to has GPUs, real or virtual."""
-        return self._link.live is not None and bool(self._devices) and self._devices[0] != "none"
+        return self._link.live is not None and self._pool.has_any
 
     def facts(self) -> Mapping[str, NameFacts]:
         """What is known of every live name, live values and stubs alike; loads nothing."""
@@ -297,7 +273,7 @@ class KernelSession:
             return
         with self.rebinding():
             report = self.tracker.check_out(data, new_execution_id())
-        self._note_problems(report)
+        self._news.not_followed(report.problems)
         self.runs.saved(self.version)
         self.runs.explain(self.version, BEFORE_TAKEN_BACK)
         log.info("rolled_back source=%s version=%s", version, self.version)
@@ -330,18 +306,14 @@ class KernelSession:
             self._fell_back(before)
         elif before and self.version != before and (source := self._checked_out()):
             self.runs.check_out(source, self.version)
-            self._moved = (
-                f"LooseLeaf: this session was taken back to version {source} from outside; its variables are those of "
-                f"that version now. `%looseleaf checkout {self.version - 1}` goes back; what this kernel had not saved "
-                "by then is gone\n"
-            )
+            self._news.checked_out(source, self.version)
 
     def _fell_back(self, before: Version) -> None:
         """The store has lost the versions from here to `before`, and with them what their cells did."""
         lost = range(self.version + 1, before + 1)
         cells = [cell for version in lost for cell in self.runs.cells_of(version)]
         self.runs.check_out(self.version, self.version)
-        self._moved = lost_text(self.version, len(lost), cells)
+        self._news.fell_back(self.version, len(lost), cells)
 
     def _checked_out(self) -> int:
         return checked_out_version(self.manifest) if self.manifest is not None else 0
@@ -349,14 +321,7 @@ class KernelSession:
     def take_notes(self) -> str:
         """What is to be told to the person, once: of a checkout by others, of values that no longer fit the version
         followed, and of what of it this process could not follow."""
-        moved, self._moved = self._moved, ""
-        fresh, self._not_followed = self._not_followed, []
-        lines = [
-            f"LooseLeaf: a cell that ran elsewhere set what could not be followed here: {problem}. Cells on the CPU do "
-            "without it\n"
-            for problem in fresh
-        ]  # fmt: skip
-        return moved + "".join(lines) + stale_note(self.tracker.take_stale() if self.tracker is not None else [])
+        return self._news.take() + stale_note(self.tracker.take_stale() if self.tracker is not None else [])
 
     def take_version(self, version: int) -> None:
         """Takes over what a worker committed: names that it changed become stubs here (design §3, two copies).
@@ -386,13 +351,7 @@ class KernelSession:
             return
         with self.rebinding():
             report = self.tracker.advance(manifest)
-        self._note_problems(report)
-
-    def _note_problems(self, report: AdvanceReport) -> None:
-        for problem in report.problems:
-            if problem not in self._told and len(self._told) < PROBLEMS_TOLD_MAX:
-                self._told.add(problem)
-                self._not_followed.append(problem)
+        self._news.not_followed(report.problems)
 
     # -- requests to the daemon ------------------------------------------------------------------------
 
