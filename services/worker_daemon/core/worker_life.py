@@ -39,8 +39,6 @@ class WorkerFacts:
     version: Version = Version(0)
     prepared_source_hash: str = ""
     prepare_ms: float = 0.0
-    # It was prepared before Run, and no cell has come to it since.
-    prepared_ahead: bool = False
     gpus: tuple[int, ...] = ()
     execution_id: ExecutionId = ExecutionId("")
     resident_bytes: int = 0
@@ -59,6 +57,8 @@ class WorkerFacts:
     # empty: nobody said.
     environment_id: str = ""
     kernel_environment_id: str = ""
+    # It was prepared before Run, and no cell has come to it since.
+    prepared_ahead: bool = False
 
     # Its cell ran out of GPU memory: it takes no other one unless variables live only there.
     spent: bool = False
