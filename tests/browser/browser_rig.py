@@ -21,7 +21,7 @@ from looseleaf.kernel.preparations import PREPARE_REPLY, PREPARE_REQUEST
 REQUEST, REPLY = PREPARE_REQUEST.encode(), PREPARE_REPLY.encode()
 SERVER_TIMEOUT_S = 120.0
 # Of everything that is waited for in the page, on a busy machine.
-PAGE_TIMEOUT_S = 40.0
+PAGE_TIMEOUT_S = 120.0
 POLL_S = 0.05
 
 

@@ -52,6 +52,23 @@ def test_cell_is_prepared_while_it_is_typed_and_the_kernel_stays_busy_while_it_r
     wait_until(lambda: server.kernel_state("work.ipynb") == "idle", "an idle kernel")
 
 
+def test_cell_that_waits_for_a_gpu_tells_its_place_and_why(open_notebook: Callable[..., Page], tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    first = open_notebook("first", [WEIGHTS + "\n" + until(go)])
+    second = open_notebook("second", ["%%gpu\nprint('mine')"])
+    first.run(0)
+    first.wait_state("running")
+    second.run(0)
+    second.wait_state("queued")
+    assert "queued #1" in second.label
+    wait_until(lambda: "queued" in second.footer(0), "the place under the cell")
+    second.shot("lab-queued")
+    go.touch()
+    second.wait_output(0, "mine")
+    wait_until(lambda: "saved" in second.footer(0), "the times of the cell that waited")
+    first.wait_ended(0, 1)
+
+
 def test_widgets_figures_questions_and_interrupts_of_gpu_cells_are_shown(open_notebook: Callable[..., Page]) -> None:
     bar = "from tqdm.notebook import tqdm\nfor i in tqdm(range(5)):\n    w += i"
     figure = "import matplotlib.pyplot as plt\nplt.plot((w * 2).cpu()); plt.show()"
