@@ -37,4 +37,8 @@ def test_versions_are_listed_compared_and_measured(notebook: Any, ask: Any, clus
     assert [(entry["name"], entry["reason"]) for entry in listed["unsaved"]] == [("open_file", "OPEN_FILE")]
     sizes = {entry["name"]: entry for entry in ask("state", "du", session_id)["variables"]}
     assert sizes["x"]["reached_bytes"] > 4 << 20 > sizes["x"]["own_bytes"]
+    shown = ask("session", "show", session_id)
+    assert (shown["version"], shown["unsaved"], shown["variables"]) == (newest, ["open_file"], len(listed["saved"]))
+    assert shown["logical_bytes"] == ask("state", "du", session_id)["total_bytes"]
+    assert {worker["host_id"] for worker in shown["workers"]} <= {"h0"}
     assert main(["session", "diff", session_id, "999", "--data", str(cluster.record.data)]) == 3
