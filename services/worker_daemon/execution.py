@@ -248,8 +248,7 @@ class CellExecution:
         self._spent = ended.get("ename") == OUT_OF_MEMORY
         self._left = left_items(message, "left")
         self._times.ended(message)
-        for kind in misses(message):
-            self._pool.metrics.missed(kind)
+        self._pool.metrics.missed(misses(message))
         self.record.add(pb.ExecuteResponse(ended=pb.CellEnded(reply=reply, run_s=self._times.figures.run_s)))
         if self._worker is not None:
             self._worker.facts.stage = Stage.SAVING

@@ -94,9 +94,10 @@ class DaemonMetrics:
         """What became of a worker that was prepared before Run: one of PREFETCH_RESULTS."""
         self._prefetch.labels(result).inc()
 
-    def missed(self, kind: str) -> None:
-        """A cell needed a "var" or an "import" that its recipe lacks, or no "device" although it said so."""
-        self._misses.labels(kind).inc()
+    def missed(self, kinds: Iterable[str]) -> None:
+        """What a cell needed that its recipe lacks, "var" or "import", or the "device" that it did not need."""
+        for kind in kinds:
+            self._misses.labels(kind).inc()
 
     def cell_started(self, path: str, start_ms: float) -> None:
         """The first statement runs; `path` is a StartPath's name."""
