@@ -6,6 +6,7 @@ a comm message makes a kernel publish `idle`, which servers take for the end of 
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from typing import Any, Concatenate, Final, ParamSpec
 
 from looseleaf.kernel.gpu_state import WATCHED, GpuState, Shown
 from looseleaf.protocol.frames import Message
+
+log = logging.getLogger("looseleaf.kernel")
 
 # Nobody says when a page is closed: only the pages that sent signals last are told.
 PAGES_MAX: Final = 8
@@ -25,6 +28,7 @@ _P = ParamSpec("_P")
 class Pages:
     """Keeps the state and pushes each change of it to the pages, in order. Thread-safe.
 
+    What goes wrong here is logged and stops neither a cell nor the link to the daemon.
     `change` in a state counts the changes so far: answers and pushes travel apart, and an older one must not win.
     """
 
@@ -54,12 +58,18 @@ class Pages:
                 self._pushed = shown
                 self._changes += 1
                 for page in self._pages:
-                    self._push(page, {**shown, "change": self._changes})
+                    try:
+                        self._push(page, {**shown, "change": self._changes})
+                    except Exception:
+                        log.exception("page_not_told")
 
     def take_event(self, message: Message) -> None:
         """One event of the daemon, on the link's reader thread."""
-        if message.get("kind") in WATCHED:
-            self.note(GpuState.event, message)
+        try:
+            if message.get("kind") in WATCHED:
+                self.note(GpuState.event, message)
+        except TypeError as error:
+            log.warning("event_not_shown %s", error)
 
     def shown(self) -> dict[str, Any]:
         """What holds now."""

@@ -113,3 +113,21 @@ def test_pages_get_each_change_once_and_only_the_newest_pages_do() -> None:
     pages.take_event({"kind": "output"})
     assert pushed == [(f"p{number}", "preparing", 1) for number in range(1, PAGES_MAX + 1)]
     assert pages.shown() == {"state": "preparing", "cell_id": "c", "change": 1}
+
+
+def test_page_that_cannot_be_told_and_an_odd_event_stop_nothing() -> None:
+    told: list[str] = []
+
+    def push(page: str, state: dict[str, Any]) -> None:
+        if page == "gone":
+            raise OSError("its socket is closed")
+        told.append(state["state"])
+
+    pages = Pages(push)
+    pages.met("gone")
+    pages.met("here")
+    pages.note(GpuState.run_began, "c")
+    for odd in ({"kind": []}, {"kind": "stage", "stage": []}, {"kind": "left", "items": 5, "state": []}, {}):
+        pages.take_event(odd)
+    pages.note(GpuState.run_ended, {})
+    assert told == ["preparing", "released"]
