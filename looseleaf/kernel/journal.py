@@ -12,7 +12,7 @@ import os
 import shutil
 import threading
 import time
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,6 +69,8 @@ class OutputJournal:
         self._next = 1
         # By the request's id, oldest first.
         self._open: OrderedDict[str, _Execution] = OrderedDict()
+        # Of earlier kernels of this session, oldest first: (sequence, bytes).
+        self._older: deque[tuple[int, int]] = deque()
         self._lock = threading.RLock()
         self._off = bytes_max <= 0
 
@@ -126,7 +128,8 @@ class OutputJournal:
         self._folder = folder_of(self._root, session_id)
         self._folder.mkdir(mode=0o700, exist_ok=True)
         # A session that another kernel began goes on.
-        self._next = max(sequences_in(self._folder), default=0) + 1
+        self._older.extend((sequence, self._kept_bytes(sequence)) for sequence in sorted(sequences_in(self._folder)))
+        self._next = self._older[-1][0] + 1 if self._older else 1
 
     def _write(self, execution: _Execution, record: dict[str, Any]) -> None:
         data = _line({"n": execution.number, **record})
@@ -154,17 +157,27 @@ class OutputJournal:
 
     def _keep_limits(self) -> None:
         """At a cell's begin. What later output of kept cells adds is bounded by theirs."""
+        total = sum(execution.size_bytes for execution in self._open.values()) + sum(size for _, size in self._older)
+        while len(self._older) + len(self._open) > EXECUTIONS_MAX or total > SESSION_BYTES_MAX:
+            if self._older:
+                sequence, size_bytes = self._older.popleft()
+            elif len(self._open) > 1:
+                _request_id, oldest = self._open.popitem(last=False)
+                sequence, size_bytes = oldest.sequence, oldest.size_bytes
+            else:
+                return
+            total -= size_bytes
+            self._remove(sequence)
+
+    def _kept_bytes(self, sequence: int) -> int:
         assert self._folder is not None
-        total = sum(execution.size_bytes for execution in self._open.values())
-        while len(self._open) > EXECUTIONS_MAX or (total > SESSION_BYTES_MAX and len(self._open) > 1):
-            _request_id, oldest = self._open.popitem(last=False)
-            total -= oldest.size_bytes
-            for part in (HEAD, *TAILS):
-                self._path(oldest, part).unlink(missing_ok=True)
-        # Of an earlier kernel of this session.
-        for sequence in sorted(sequences_in(self._folder))[:-EXECUTIONS_MAX]:
-            for part in (HEAD, *TAILS):
-                (self._folder / part_name(sequence, part)).unlink(missing_ok=True)
+        files = [self._folder / part_name(sequence, part) for part in (HEAD, *TAILS)]
+        return sum(file.stat().st_size for file in files if file.exists())
+
+    def _remove(self, sequence: int) -> None:
+        assert self._folder is not None
+        for part in (HEAD, *TAILS):
+            (self._folder / part_name(sequence, part)).unlink(missing_ok=True)
 
 
 def _line(record: Mapping[str, Any]) -> bytes:

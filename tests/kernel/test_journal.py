@@ -105,6 +105,11 @@ def test_bytes_of_a_session_and_of_all_have_limits(root: Path, monkeypatch: pyte
         kept.take(f"m-{number - 1}", "stream", said("x" * 2000))
         kept.begin("s-1", f"m-{number}", count=number, cell_id="", source="")
     assert [entry.count for entry in executions_of(root, "s-1")] == [4, 3]
+    # The session's next kernel counts what the one before has left.
+    again = begun(root, "n-1", bytes_max=40_000)
+    again.take("n-1", "stream", said("x" * 2000))
+    again.begin("s-1", "n-2", count=2, cell_id="", source="")
+    assert 3 not in sequences_in(folder_of(root, "s-1")) and 5 in sequences_in(folder_of(root, "s-1"))
     monkeypatch.setattr(journal, "SESSIONS_MAX", 2)
     for place, session in enumerate(("s-2", "s-3")):
         for path in root.rglob("*.0"):
