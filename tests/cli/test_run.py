@@ -59,7 +59,7 @@ def test_run_bad_paths_are_refused_before_anything_starts(tmp_path: Path, capsys
     for source, target in ((absent, out), (str(broken), out), (str(good), nowhere), (str(good), str(tmp_path))):
         assert main(["run", source, "-o", target]) == 2, (source, target)
     said = capsys.readouterr().err
-    assert "NOTEBOOK_MISSING" in said and "NOTEBOOK_UNREADABLE" in said and said.count("OUTPUT_UNWRITABLE") == 2
+    assert "NOTEBOOK_MISSING" in said and "NOTEBOOK_UNREADABLE" in said and said.count(" OUTPUT_UNWRITABLE:") == 2
     assert not Path(out).exists()
 
 
