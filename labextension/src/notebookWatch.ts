@@ -12,6 +12,7 @@ import { deviceWish, isPrivate, type Metadata } from './privacy';
 import {
   IMPLEMENTATION,
   NEXT_CELLS_MAX,
+  refusalOf,
   SOURCE_CHARS_MAX,
   type IReport,
   type ISignal,
@@ -146,7 +147,7 @@ export class NotebookWatch {
 
   private async _send(signal: ISignal): Promise<void> {
     const reply = await this._kernel?.send(signal);
-    this._refusal = reply?.status === 'error' ? reply.evalue || reply.ename || '' : '';
+    this._refusal = reply ? refusalOf(reply) : '';
     if (this._refusal) {
       this._lastSent = '';
     }

@@ -45,6 +45,7 @@ export interface IReply {
   status: 'ok' | 'error';
   state?: IState;
   skipped_reason?: string;
+  recipe?: { label?: string };
   ename?: string;
   evalue?: string;
 }
@@ -60,6 +61,14 @@ export interface IReport {
   bytes_moved?: number;
   gpu?: number | null;
   host?: string | null;
+}
+
+/** Why a cell that needs a GPU was not prepared; empty if it was, or needs none. */
+export function refusalOf(reply: IReply): string {
+  if (reply.status === 'error') {
+    return reply.evalue || reply.ename || 'the kernel gave no reason';
+  }
+  return reply.recipe?.label === 'gpu' ? (reply.skipped_reason ?? '') : '';
 }
 
 /** Whether this is a state; the kernel may be newer than the page. */

@@ -89,3 +89,4 @@ def open_notebook(
     for page in context.pages:
         page.screenshot(path=SHOTS / f"end-{request.node.name}.png")
     context.close()
+    server.end_kernels()
