@@ -26,7 +26,7 @@ from looseleaf.units import GIB, MIB, REGION_BYTES
 # What is beyond is brought once more when its turn comes: a GPU may have more memory than its host.
 WINDOW_BYTES_MAX: Final = 256 * MIB
 HELD_BYTES_MAX: Final = 1 * GIB
-# Bytes of one payload that are brought once more at once.
+# Bytes that are brought once more at once.
 AGAIN_BYTES_MAX: Final = 64 * MIB
 
 log = logging.getLogger("looseleaf.checkpoint")
@@ -52,38 +52,50 @@ class _Known:
     fingerprints: bytes
 
 
+class _Window:
+    """The regions of one device that were brought again last; those before them are let go."""
+
+    def __init__(self, tracker: DeviceTracker) -> None:
+        self._tracker = tracker
+        self._of: _Regions | None = None
+        self._copies: dict[int, bytearray] = {}
+
+    def region(self, of: _Regions, index: int) -> bytearray:
+        """One region of a payload. Raises what `move_to_host` raises."""
+        if self._of is not of or index not in self._copies:
+            self._of, self._copies = None, {}
+            copies = of.room_from(index)
+            self._tracker.move_to_host([(of.address + other * REGION_BYTES, copy) for other, copy in copies.items()])
+            self._of, self._copies = of, copies
+        return self._copies[index]
+
+
 class _Regions(Mapping[int, bytearray]):
     """The dirty regions of a payload as they are asked for, mostly in their order: held, or brought again."""
 
-    def __init__(
-        self, tracker: DeviceTracker, address: int, size_bytes: int, held: dict[int, bytearray | None]
-    ) -> None:
-        """`held`: None for a region that is not kept."""
-        self._tracker = tracker
-        self._address = address
+    def __init__(self, window: _Window, address: int, size_bytes: int, held: dict[int, bytearray | None]) -> None:
+        """`held`: None for a region that is not kept. `window`: shared with all payloads of the device."""
+        self.address = address
+        self._window = window
         self._size_bytes = size_bytes
         self._held = held
-        self._window: dict[int, bytearray] = {}
 
     def __getitem__(self, index: int) -> bytearray:
         """Raises what `move_to_host` raises."""
         copy = self._held[index]
-        if copy is not None:
-            return copy
-        if index not in self._window:
-            count = AGAIN_BYTES_MAX // REGION_BYTES
-            wanted = [other for other, copy in self._held.items() if other >= index and copy is None][:count]
-            self._window = {other: bytearray(region_length(self._size_bytes, other)) for other in wanted}
-            self._tracker.move_to_host([
-                (self._address + other * REGION_BYTES, copy) for other, copy in self._window.items()
-            ])  # fmt: skip
-        return self._window[index]
+        return self._window.region(self, index) if copy is None else copy
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._held)
 
     def __len__(self) -> int:
         return len(self._held)
+
+    def room_from(self, index: int) -> dict[int, bytearray]:
+        """Buffers for that region and the next ones that are not held."""
+        count = AGAIN_BYTES_MAX // REGION_BYTES
+        wanted = [other for other, copy in self._held.items() if other >= index and copy is None][:count]
+        return {other: bytearray(region_length(self._size_bytes, other)) for other in wanted}
 
 
 def region_length(size_bytes: int, index: int) -> int:
@@ -101,11 +113,12 @@ class DeviceHashes:
         self._trackers: dict[int, DeviceTracker | None] = {}
         self._known: dict[PayloadId, _Known] = {}
 
-    def hashed(self, blocks: Sequence[tuple[Block, bytes]]) -> list[Hashed | None]:
+    def hashed(self, blocks: Sequence[tuple[Block, bytes]], *, hold_all: bool = False) -> list[Hashed | None]:
         """What became of each (block, ids that its regions had before); None for one that must be read whole.
 
-        Nothing writes to the devices meanwhile. After a save that failed these ids are no longer what is known here,
-        and everything is moved.
+        Nothing writes to the devices until the regions are stored; with `hold_all` somebody may, and what was hashed is
+        kept, as much as it is. After a save that failed these ids are no longer what is known here, and everything is
+        moved.
         """
         found: list[Hashed | None] = [None] * len(blocks)
         on_device: dict[int, list[int]] = {}
@@ -115,11 +128,13 @@ class DeviceHashes:
                 on_device.setdefault(index, []).append(place)
         for index, places in on_device.items():
             chosen = [blocks[place] for place in places]
-            for place, hashed in zip(places, self._hashed_on(index, chosen), strict=True):
+            for place, hashed in zip(places, self._hashed_on(index, chosen, hold_all), strict=True):
                 found[place] = hashed
         return found
 
-    def _hashed_on(self, index: int, blocks: Sequence[tuple[Block, bytes]]) -> Sequence[Hashed | None]:
+    def _hashed_on(
+        self, index: int, blocks: Sequence[tuple[Block, bytes]], hold_all: bool
+    ) -> Sequence[Hashed | None]:
         before = [self._fingerprints_of(block, last) for block, last in blocks]
         spans = [(block.address, block.size_bytes) for block, _ in blocks]
         try:
@@ -128,11 +143,11 @@ class DeviceHashes:
                 return [None] * len(blocks)
             tables = tracker.tables(spans, before, REGION_BYTES)
             changed = [(place, region) for place, (_, regions) in enumerate(tables) for region in regions]
-            ids, held = _ids_of(tracker, spans, changed)
+            ids, held = _ids_of(tracker, spans, changed, len(changed) * REGION_BYTES if hold_all else HELD_BYTES_MAX)
         except LooseLeafError as error:
             self._give_up(index, error)
             return [None] * len(blocks)
-        found = []
+        found, window = [], _Window(tracker)
         for place, ((block, last), known, (fingerprints, regions)) in enumerate(
             zip(blocks, before, tables, strict=True)
         ):
@@ -142,7 +157,7 @@ class DeviceHashes:
             assert block.payload_id is not None
             self._known[block.payload_id] = _Known(bytes(all_ids), fingerprints)
             dirty = dirty_regions(all_ids, last)
-            copies = _Regions(tracker, *spans[place], {region: held.get((place, region)) for region in regions})
+            copies = _Regions(window, *spans[place], {region: held.get((place, region)) for region in regions})
             found.append(Hashed(block.size_bytes, bytes(all_ids), dirty, memoryview(b""), copies))
         return found
 
@@ -181,9 +196,9 @@ class DeviceHashes:
 
 
 def _ids_of(
-    tracker: DeviceTracker, spans: Sequence[tuple[int, int]], changed: Sequence[tuple[int, int]]
+    tracker: DeviceTracker, spans: Sequence[tuple[int, int]], changed: Sequence[tuple[int, int]], held_bytes_max: int
 ) -> tuple[dict[tuple[int, int], bytes], dict[tuple[int, int], bytearray]]:
-    """The ids of regions, each (place in `spans`, number), and the bytes of the first HELD_BYTES_MAX of them."""
+    """The ids of regions, each (place in `spans`, number), and the bytes of the first of them."""
     ids: dict[tuple[int, int], bytes] = {}
     held: dict[tuple[int, int], bytearray] = {}
     count = WINDOW_BYTES_MAX // REGION_BYTES
@@ -194,7 +209,7 @@ def _ids_of(
             (spans[place][0] + region * REGION_BYTES, copy) for (place, region), copy in copies.items()
         ])  # fmt: skip
         ids.update(zip(copies, hash_copies(copies.values()), strict=True))
-        if start * REGION_BYTES < HELD_BYTES_MAX:
+        if start * REGION_BYTES < held_bytes_max:
             held.update(copies)
     return ids, held
 

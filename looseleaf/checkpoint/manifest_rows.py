@@ -13,10 +13,11 @@ import msgpack
 
 from looseleaf.units import KIB, MIB
 
-# Of one kind of row in one process: so many rows and bytes in each of two generations; longer rows are not remembered.
-ROWS_MAX: Final = 32 * KIB
+# Of one kind of row in one process: so many bytes in each of two generations; longer rows are not remembered.
 ROWS_BYTES_MAX: Final = 16 * MIB
 ROW_BYTES_MAX: Final = 16 * KIB
+# What a row's entry takes beside the row: its header, texts, and its places in both tables.
+ENTRY_BYTES: Final = 1536
 
 Entry = TypeVar("Entry")
 
@@ -75,9 +76,9 @@ class _Generation(Generic[Entry]):
         self._size_bytes = 0
 
     def has_room(self, size_bytes: int) -> bool:
-        return len(self.by_entry) < ROWS_MAX and self._size_bytes + size_bytes <= ROWS_BYTES_MAX
+        return self._size_bytes + size_bytes + ENTRY_BYTES <= ROWS_BYTES_MAX
 
     def add(self, row: bytes, entry_id: int, entry: Entry) -> None:
         self.by_row.setdefault(row, (entry_id, entry))
         self.by_entry[entry_id, id(entry)] = row, entry
-        self._size_bytes += len(row)
+        self._size_bytes += len(row) + ENTRY_BYTES

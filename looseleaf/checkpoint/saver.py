@@ -58,7 +58,8 @@ class VersionBuilder:
         self._base = base
         self._shadows = shadows
         # Paranoid saves read all memory.
-        self._on_device = device_hashes.hashed if shadows is None else lambda blocks: [None] * len(blocks)
+        on_device = partial(device_hashes.hashed, hold_all=copy_dirty)
+        self._on_device = on_device if shadows is None else lambda blocks: [None] * len(blocks)
         self._captured = captured
         self._copy_dirty = copy_dirty
         self._known_hashes = {entry.hash for entry in base.units.values() if not entry.regions}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,8 +13,8 @@ from test_restored_memory import ArenaIO, Session
 
 from looseleaf import devices
 from looseleaf.checkpoint import device_hashes
-from looseleaf.dirty_tracker import dirty_regions, region_fingerprints
-from looseleaf.errors import Conflict, Internal
+from looseleaf.dirty_tracker import dirty_regions, hash128, region_fingerprints
+from looseleaf.errors import Conflict, Corrupt, Internal
 from looseleaf.units import REGION_BYTES
 
 REGIONS = 5
@@ -142,20 +143,80 @@ def test_save_of_device_memory_written_by_code_that_restored_it_moves_that() -> 
     assert session.moved() == [REGION_BYTES]
 
 
-def test_save_of_more_than_the_host_holds_brings_the_rest_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def noise(count: int) -> dict[str, torch.Tensor]:
+    """So many tensors without two equal regions."""
+    generator = torch.Generator().manual_seed(1)
+    made = torch.randint(256, (count, SIZE_BYTES), dtype=torch.uint8, generator=generator)
+    return {f"value{number or ''}": made[number].clone().cuda() for number in range(count)}
+
+
+def few_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_hashes, "WINDOW_BYTES_MAX", REGION_BYTES)
     monkeypatch.setattr(device_hashes, "HELD_BYTES_MAX", 2 * REGION_BYTES)
     monkeypatch.setattr(device_hashes, "AGAIN_BYTES_MAX", 2 * REGION_BYTES)
+
+
+def test_save_of_more_than_the_host_holds_brings_the_rest_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    few_are_held(monkeypatch)
     io = ArenaIO()
-    noise = torch.randint(256, (2, SIZE_BYTES), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    session = OnGpu(io, value=noise[0].clone().cuda(), other=noise[1].clone().cuda())
+    session = OnGpu(io, **noise(3))
     session.save()
-    # Each once to be hashed; of ten two are held, and the others come again when they are stored.
-    assert len(session.moved()) == 2 * REGIONS + 2 * REGIONS - 2
-    restored = Session(io)
-    assert bool((restored.restored() == session.namespace["value"]).all())
+    # Each once to be hashed; two are held, and the others come again when they are stored.
+    assert len(session.moved()) == 3 * REGIONS + 3 * REGIONS - 2
+    check(io, session)
     session.save()
     assert session.moved() == []
+
+
+class StreamingIO(ArenaIO):
+    """Takes one region after the other, and only bytes that are what their id says, as a daemon does."""
+
+    refused = 0
+
+    def put_regions(self, items: Any) -> None:
+        for ref, data in items:
+            if hash128(data) != ref.region_id:
+                self.refused += 1
+                raise Corrupt("CHECKSUM_MISMATCH", "changed on its way")
+            super().put_regions([(ref, data)])
+
+
+def test_save_keeps_no_more_of_many_tensors_on_the_host_than_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    few_are_held(monkeypatch)
+    alive: weakref.WeakSet[bytearray] = weakref.WeakSet()
+    most = 0
+
+    class Bytes(bytearray):
+        __hash__ = object.__hash__  # type: ignore[assignment]
+
+        def __init__(self, size: int) -> None:
+            nonlocal most
+            super().__init__(size)
+            alive.add(self)
+            most = max(most, len(alive))
+
+    monkeypatch.setattr(device_hashes, "bytearray", Bytes, raising=False)
+    OnGpu(StreamingIO(), **noise(4)).save()
+    # Of twenty: two held, a window of two, and what is stored while the next window is made.
+    assert 4 <= most <= 6
+
+
+def test_save_of_device_memory_that_a_thread_writes_stores_what_it_hashed(monkeypatch: pytest.MonkeyPatch) -> None:
+    few_are_held(monkeypatch)
+    io = StreamingIO()
+    session = OnGpu(io, value=torch.zeros(SIZE_BYTES, dtype=torch.uint8).cuda())
+    session.save()
+    session.namespace["value"] = noise(1)["value"]
+    tracker = session.opened[0]
+    move = tracker.move_to_host
+
+    def writes_first(moves: Any) -> None:
+        session.namespace["value"].add_(1)
+        move(moves)
+
+    monkeypatch.setattr(tracker, "move_to_host", writes_first)
+    session.save()
+    assert io.refused == 1 and Session(io).restored().shape == (SIZE_BYTES,)
 
 
 def test_save_whose_memory_cannot_be_brought_again_fails_and_the_next_is_whole(

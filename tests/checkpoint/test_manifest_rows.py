@@ -8,7 +8,7 @@ import pytest
 
 from looseleaf.checkpoint import manifest_rows
 from looseleaf.checkpoint.manifest import Manifest, UnitEntry, UnitHeader, decode_manifest, encode_manifest
-from looseleaf.checkpoint.manifest_rows import Rows
+from looseleaf.checkpoint.manifest_rows import ENTRY_BYTES, Rows
 from looseleaf.errors import InvalidArgument
 
 
@@ -61,20 +61,20 @@ def test_what_is_wrong_is_never_remembered():
 
 
 def test_rows_remembered_are_limited_in_number_and_bytes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(manifest_rows, "ROWS_MAX", 4)
-    monkeypatch.setattr(manifest_rows, "ROWS_BYTES_MAX", 100)
+    monkeypatch.setattr(manifest_rows, "ROWS_BYTES_MAX", 4 * ENTRY_BYTES + 100)
     monkeypatch.setattr(manifest_rows, "ROW_BYTES_MAX", 50)
     one = Counting()
     texts = [str(number) for number in range(40)]
     for text in [*texts, "x" * 40, "y" * 40, "z" * 40, "w" * 60]:
         one.rows.row_of(1, text)
     for generation in (one.rows._young, one.rows._old):
-        assert len(generation.by_entry) <= 4 and sum(map(len, generation.by_row)) <= 100
+        assert len(generation.by_entry) <= 4
+        assert sum(len(row) + ENTRY_BYTES for row in generation.by_row) <= manifest_rows.ROWS_BYTES_MAX
     assert not any(len(row) > 50 for row in (*one.rows._young.by_row, *one.rows._old.by_row))
 
 
 def test_a_row_in_use_outlives_the_generations(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(manifest_rows, "ROWS_MAX", 4)
+    monkeypatch.setattr(manifest_rows, "ROWS_BYTES_MAX", 5 * ENTRY_BYTES)
     one = Counting()
     kept = "kept"
     row = one.rows.row_of(1, kept)
