@@ -28,11 +28,14 @@ class LastingFinder(importlib.abc.MetaPathFinder):
     ) -> ModuleSpec | None:
         """What an import would find without this finder and those before it.
 
-        Only those behind: one before that asks us in the same way would else be asked by us again without end.
+        Only those behind: one before that asks us in the same way would else be asked by us again without end. Nor
+        does it matter that one is in the list twice.
         """
         finders = list(sys.meta_path)
         start = finders.index(self) + 1 if self in finders else 0
         for finder in finders[start:]:
+            if any(finder is other for other in finders[:start]):
+                continue  # two threads entered it at once: it is asked at its first place only
             find = getattr(finder, "find_spec", None)
             spec = find(fullname, path, target) if find is not None else None
             if spec is not None:
@@ -60,9 +63,12 @@ class _Watcher(LastingFinder):
     def imported(self, name: str) -> None:
         """The module is complete: its hooks call back. The first that raises ends it; the others wait on."""
         hooks = self.hooks.get(name, [])
-        while hooks:
-            hook = hooks[0]
-            hook.stop()
+        while True:
+            try:
+                # In one step: another thread may stop the last one at any time.
+                hook = hooks.pop(0)
+            except IndexError:
+                return
             hook.callback()
 
 

@@ -67,7 +67,7 @@ class LabServer:
         paths = [str(write_kernelspec(Path(record.data))), os.environ.get("JUPYTER_PATH", "")]
         self._environ = {
             **os.environ, "JUPYTER_PATH": os.pathsep.join(filter(None, paths)), "LOOSELEAF_DATA": record.data,
-            "LOOSELEAF_RUN_DIR": record.run_dir,
+            "LOOSELEAF_RUN_DIR": record.run_dir, "LOOSELEAF_ENDPOINT": record.kernel_sockets[record.hosts[0]],
         }  # fmt: skip
         if owned:
             # Should this process be killed: the supervisor ends what bears its mark.
@@ -91,7 +91,9 @@ class LabServer:
     @contextmanager
     def _heeding_signals(self) -> Iterator[None]:
         # Before there is a child: a signal in between must neither be lost nor end this process without it.
-        before = {number: signal.signal(number, self._ask) for number in _SIGNALS}
+        # One that this process was started to ignore, as `nohup` does, stays ignored.
+        heeded = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+        before = {number: signal.signal(number, self._ask) for number in heeded}
         before[signal.SIGALRM] = signal.signal(signal.SIGALRM, self._kill)
         try:
             yield

@@ -13,14 +13,16 @@ import pytest
 
 from looseleaf.cli.main import main
 from looseleaf.config import ClusterConfig
+from looseleaf.kernel_config import KernelConfig
 from looseleaf.local import lab as lab_module
 from looseleaf.local.cluster import LocalCluster
+from looseleaf.local.lab import LabServer
 from looseleaf.local.record import FILE_NAME, ClusterRecord, process_started_s, write_record
 
 # Writes down how it was called; then ends, or does what FAKE_LAB says.
 FAKE_LAB = f"""#!{sys.executable}
 import json, os, signal, sys
-words = ("JUPYTER_PATH", "LOOSELEAF_DATA", "LOOSELEAF_RUN_DIR", "LOOSELEAF_CLUSTER_ID")
+words = ("JUPYTER_PATH", "LOOSELEAF_CLUSTER_ID", *(word for word in os.environ if word.startswith("LOOSELEAF_")))
 def told(**more):
     found = {{"argv": sys.argv[1:], "session": os.getsid(0) == os.getpid(), **more}}
     found |= {{word: os.environ.get(word) for word in words}}
@@ -64,7 +66,7 @@ def running(tmp_path: Path) -> ClusterRecord:
     record = ClusterRecord(
         cluster_id="c-lab", supervisor_pid=os.getpid(), supervisor_started_s=process_started_s(os.getpid()),
         state="ready", data=str(tmp_path / "d"), run_dir=str(run_dir), device="emulated", gpus_per_host=2,
-        hosts=["h0"], kernel_sockets={}, started_unix_ms=1,
+        hosts=["h0"], kernel_sockets={"h0": str(run_dir / "kernel-h0.sock")}, started_unix_ms=1,
     )  # fmt: skip
     write_record(run_dir, record)
     assert record.alive
@@ -85,6 +87,33 @@ def test_running_cluster_is_used_and_its_kernelspec_found(
     assert spec["argv"][:3] == [sys.executable, "-m", "looseleaf.kernel"] and second == "/mine"
     assert (seen["LOOSELEAF_DATA"], seen["LOOSELEAF_RUN_DIR"]) == (running.data, running.run_dir)
     assert seen["LOOSELEAF_CLUSTER_ID"] is None and seen["session"]
+
+
+@pytest.mark.parametrize("setting", ["LOOSELEAF_ENDPOINT", "LOOSELEAF_KERNEL_RUN_DIR", "endpoint", "run_dir"])
+def test_kernels_of_lab_find_its_cluster_whatever_else_is_configured(
+    running: ClusterRecord, told: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    if setting.startswith("LOOSELEAF_"):
+        monkeypatch.setenv(setting, "/elsewhere")
+    else:
+        Path("looseleaf.toml").write_text(f'[kernel]\n{setting} = "/elsewhere"\n')
+    assert main(["lab", "--data", running.data]) == 0
+    seen = {name: value for name, value in json.loads(told.read_text()).items() if name.startswith("LOOSELEAF_")}
+    environ = {"HOME": os.environ["HOME"], **{name: value for name, value in seen.items() if value is not None}}
+    spec = json.loads(Path(running.data, "jupyter", "kernels", "looseleaf", "kernel.json").read_text())
+    found = KernelConfig.load({**environ, **spec["env"]})
+    assert str(found.kernel_socket()) == running.kernel_sockets["h0"]
+
+
+def test_signal_that_is_ignored_stays_ignored(running: ClusterRecord, told: Path) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        server = LabServer([sys.executable, "-c", "import os, signal; os.kill(os.getppid(), signal.SIGHUP)"], running,
+                           owned=False)  # fmt: skip
+        assert server.run() == 0 and server._signals_seen == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -329,6 +329,35 @@ def test_import_under_way_asks_every_finder_whatever_stops_to_watch_meanwhile(ch
     assert witness.names == ["looseleaf_no_such_module"]
 
 
+def test_finders_that_two_threads_entered_at_once_do_not_ask_each_other_without_end(monkeypatch) -> None:
+    hook.PostImportHook("awaited_module", lambda: None).start()
+    other, behind = hook._Watcher(), _Asked()
+    other.hooks["awaited_module"] = [hook.PostImportHook("awaited_module", lambda: None)]
+    ours: list[importlib.abc.MetaPathFinder] = [hook.WATCHER, other]
+    for twice in ([*ours, *ours], [ours[0], *ours], [*ours, ours[0]]):
+        monkeypatch.setattr(sys, "meta_path", [*twice, behind])
+        assert hook.WATCHER.find_spec("awaited_module", None) is None
+        assert other.find_spec("awaited_module", None) is None
+    assert behind.names
+    hook.WATCHER.hooks.pop("awaited_module", None)
+
+
+class _StoppedMeanwhile(list):  # type: ignore[type-arg]
+    """Another thread stops its hooks right after one saw that there are some."""
+
+    def __bool__(self) -> bool:
+        some = len(self) > 0
+        self.clear()
+        return some
+
+
+@pytest.mark.parametrize("hooks", [[], _StoppedMeanwhile([hook.PostImportHook("stopped_module", lambda: None)])])
+def test_hook_that_another_thread_stops_during_the_import_breaks_nothing(hooks, monkeypatch) -> None:
+    monkeypatch.setitem(hook.WATCHER.hooks, "stopped_module", hooks)
+    hook.WATCHER.imported("stopped_module")
+    assert len(hooks) == 0
+
+
 def test_hook_whose_callback_raises_is_done_and_the_others_wait_on(tmp_path, monkeypatch) -> None:
     (tmp_path / "twice_module.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
