@@ -61,10 +61,13 @@ export class Details extends Widget {
   }
 
   private _show(): void {
-    this._switch.checked = this._settings.enabled;
+    this._switch.checked = this._settings.wanted;
+    this._switch.disabled = this._settings.unreadable;
+    const problem = this._settings.problem;
     const state = this._watch.state;
     if (state === null) {
-      this._text.replaceChildren(line('This notebook has no LooseLeaf kernel.'));
+      const texts = ['This notebook has no LooseLeaf kernel.', problem];
+      this._text.replaceChildren(...texts.filter(text => text).map(line));
       return;
     }
     const forS = (performance.now() - this._watch.sinceMs) / 1000;
@@ -80,6 +83,7 @@ export class Details extends Widget {
     if (this._watch.refusal && state.state !== 'offline') {
       lines.push(`Not prepared: ${this._watch.refusal}`);
     }
+    lines.push(problem);
     this._text.replaceChildren(...lines.filter(text => text).map(line));
   }
 

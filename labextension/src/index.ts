@@ -27,10 +27,7 @@ const plugin: JupyterFrontEndPlugin<void> = {
     statusBar: IStatusBar | null
   ) => {
     const settings = new Settings();
-    registry?.load(PLUGIN_ID).then(
-      found => settings.follow(found),
-      error => console.warn('LooseLeaf: no settings, the defaults hold', error)
-    );
+    void settings.load(registry, PLUGIN_ID);
     const watches = new WeakMap<NotebookPanel, NotebookWatch>();
     const watchOf = (panel: NotebookPanel): NotebookWatch => {
       let watch = watches.get(panel);
