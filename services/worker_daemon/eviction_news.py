@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextvars import Context
 from itertools import islice
 from typing import Final
 
@@ -39,7 +40,8 @@ class EvictionNews:
         for key in list(islice(self._waiting, max(0, len(self._waiting) - NEWS_MAX))):
             del self._waiting[key]
         if self._waiting and (self._task is None or self._task.done()):
-            self._task = asyncio.create_task(self._tell())
+            # In a context of its own: it tells for all sessions, whosever call made room.
+            self._task = asyncio.create_task(self._tell(), context=Context())
 
     async def takes_back(self, key: RegionKey) -> None:
         """The arena is about to hold the region again: returns when no news that is told later says otherwise."""

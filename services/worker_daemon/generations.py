@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextvars import Context
 from typing import Any, Final
 
 import structlog
@@ -42,7 +43,7 @@ class ZygoteGenerations:
     async def start(self) -> None:
         """Starts the first zygote and waits until it is ready. Raises as `Zygote.start`."""
         await self._add(1).start()
-        self._watcher = asyncio.create_task(self._watch())
+        self._watcher = asyncio.create_task(self._watch(), context=Context())
 
     def _add(self, number: int) -> Zygote:
         zygote = self._zygotes[number] = self._new_zygote()
@@ -105,7 +106,8 @@ class ZygoteGenerations:
                 self._start(self._zygotes.pop(action.number).stop())
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+        # In a context of its own: it is nobody's, and a cell's call that began it must not be in its logs.
+        task = asyncio.create_task(work, context=Context())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 

@@ -15,10 +15,14 @@ _NO_LIMIT_BYTES: Final = 1 << 60
 
 @dataclass(frozen=True, slots=True)
 class MemoryGuard:
-    """Of this process's control group. `events`: the file with its `oom_kill` counter; `limit`: that with its limit."""
+    """Of this process's control group. `events`: the file with its `oom_kill` counter; `limit`: that with its limit.
+
+    `whole_machine`: the counter is not of a group but of everything that runs here.
+    """
 
     events: Path | None = None
     limit: Path | None = None
+    whole_machine: bool = False
 
     @classmethod
     def find(cls, root: Path = _ROOT) -> MemoryGuard:
@@ -27,7 +31,7 @@ class MemoryGuard:
             if _kills_in(folder / events) is not None:
                 return cls(folder / events, folder / limit)
         machine = root / "proc" / "vmstat"
-        return cls(machine) if _kills_in(machine) is not None else cls()
+        return cls(machine, whole_machine=True) if _kills_in(machine) is not None else cls()
 
     def kills(self) -> int | None:
         """Processes killed for lack of memory so far; None if nobody counts them."""
@@ -41,7 +45,8 @@ class MemoryGuard:
     def explain(self, kills_before: int | None, peak_bytes: int) -> str:
         """Why a process was killed by SIGKILL, as the rest of a sentence. `peak_bytes`: the most that it had, if known.
 
-        `kills_before`: `kills()` when it began.
+        `kills_before`: `kills()` when it began what it was doing. Where the counter is the whole machine's, it may have
+        counted somebody else's process: the text says so.
         """
         used = f"it had used up to {format_bytes(peak_bytes)}" if peak_bytes else ""
         kills = self.kills()
@@ -51,7 +56,8 @@ class MemoryGuard:
             limit = self.limit_bytes()
             parts = [f"limit {format_bytes(limit)}" if limit else "", used]
             told = ", ".join(part for part in parts if part)
-            return f": the system ran out of memory{f' ({told})' if told else ''}"
+            source = ", as far as the machine's counters tell" if self.whole_machine else ""
+            return f": the system ran out of memory{source}{f' ({told})' if told else ''}"
         return f" ({used})" if used else ""
 
 

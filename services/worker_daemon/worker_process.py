@@ -80,6 +80,7 @@ class WorkerProcess:
         self._reaper = reaper
         self._exit_status = reaper.exit_status(facts.pid)
         self._guard = MemoryGuard.find()
+        # When the last thing was begun that it was asked for: what was killed before is no cause of its end.
         self._kills_before = self._guard.kills()
         self._hello = asyncio.Event()
         self._ending: asyncio.Task[None] | None = None
@@ -177,6 +178,7 @@ class WorkerProcess:
 
     async def prepare(self, body: Message) -> Message:
         """Imports and restores what `body` names, up to host_ready; executes nothing."""
+        self._kills_before = self._guard.kills()
         reply = await self._request("prepare", body, self.limits.prepare_s)
         # A worker never goes back: what is older than its state changes nothing.
         self.facts.version = max(self.facts.version, Version(fields.integer(body, "version")))
@@ -191,6 +193,7 @@ class WorkerProcess:
 
     async def run(self, body: Message) -> Message:
         """Runs a cell; its events go to `on_message`; the reply is the save's outcome. No limit of time."""
+        self._kills_before = self._guard.kills()
         return await self._request("run", body, None)
 
     async def send_event(self, kind: str, body: Message) -> None:

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable
+from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,11 +74,12 @@ class Zygote:
         Raises Timeout `ZYGOTE_TIMEOUT` or Unavailable `ZYGOTE_FAILED`; then no process is left.
         """
         await self._start()
-        self._keeper = asyncio.create_task(self._keep_alive())
+        self._keeper = asyncio.create_task(self._keep_alive(), context=Context())
 
     def begin(self) -> None:
         """As `start`, without waiting for it: forks do, and a start that fails is tried again."""
-        self._keeper = asyncio.create_task(self._start_and_keep_alive())
+        # In a context of its own: all sessions share it, and the call of one of them may have begun it.
+        self._keeper = asyncio.create_task(self._start_and_keep_alive(), context=Context())
 
     async def _start(self) -> None:
         began_s = time.monotonic()

@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import structlog
+from daemon_fakes import FakeReaper, until
 
 from looseleaf.errors import NotFound
 from looseleaf.ids import SessionId
 from looseleaf.protocol.rpc import Reply
+from looseleaf.services.worker_daemon.eviction_news import EvictionNews
+from looseleaf.services.worker_daemon.generations import ZygoteGenerations
 from looseleaf.services.worker_daemon.log_ids import with_ids
 from looseleaf.services.worker_daemon.state_requests import StateOwner
+from looseleaf.services.worker_daemon.zygote import Zygote, ZygoteSettings
 
 
 async def test_handler_has_its_connections_session_and_its_messages_ids() -> None:
@@ -29,3 +35,43 @@ async def test_handler_has_its_connections_session_and_its_messages_ids() -> Non
         await handlers["submit"]({"execution_id": "x-1", "cell_id": 7, "worker_id": "", "source": "secret = 1"}, [])
     assert seen == [{}, {"session": "s-1", "execution": "x-1"}]
     assert structlog.contextvars.get_contextvars() == {}
+
+
+async def test_tasks_that_all_sessions_share_have_no_ids_of_the_cell_that_began_them() -> None:
+    seen: dict[str, dict[str, Any]] = {}
+
+    def look(task: str) -> None:
+        seen[task] = structlog.contextvars.get_contextvars()
+
+    async def forget(_keys: Sequence[Any]) -> None:
+        look("news")
+
+    class Quiet(Zygote):
+        """Starts no process."""
+
+        async def _start(self) -> None:
+            look("keeper")
+            self._exited = asyncio.get_running_loop().create_future()
+
+        async def stop(self) -> None:
+            if self._keeper is not None:
+                self._keeper.cancel()
+
+    def new_zygote() -> Zygote:
+        return Quiet(ZygoteSettings("python", ()), FakeReaper())
+
+    async def work() -> None:
+        look("given up")
+
+    news, generations, zygote = EvictionNews(forget), ZygoteGenerations(new_zygote), new_zygote()
+    with structlog.contextvars.bound_contextvars(session="s-1", execution="x-1"):
+        await generations.start()
+        assert seen.pop("keeper"), "started by the call itself"
+        news.add([(b"r" * 16, 1)])
+        zygote.begin()
+        generations._start(work())
+    await until(lambda: len(seen) == 3)
+    assert seen == {"news": {}, "keeper": {}, "given up": {}}
+    await zygote.stop()
+    await news.stop()
+    await generations.stop()

@@ -35,7 +35,9 @@ def test_guard_reads_the_groups_counter_and_limit(tmp_path: Path, system: dict[s
         write(tmp_path, name, text)
     guard = MemoryGuard.find(tmp_path)
     assert (guard.kills(), guard.limit_bytes()) == (2, limit_bytes)
-    assert guard.explain(1, 3 * GIB).startswith(": the system ran out of memory")
+    told = guard.explain(1, 3 * GIB)
+    assert told.startswith(": the system ran out of memory")
+    assert ("as far as the machine's counters tell" in told) is (system is MACHINE)
     assert guard.explain(2, 3 * GIB) == " (it had used up to 3.0 GiB)"
 
 

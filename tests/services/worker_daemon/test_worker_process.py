@@ -17,6 +17,7 @@ from looseleaf.errors import InvalidArgument, Timeout, Unavailable
 from looseleaf.ids import Epoch, new_worker_id
 from looseleaf.services.worker_daemon import worker_process
 from looseleaf.services.worker_daemon.core.worker_life import Stage
+from looseleaf.services.worker_daemon.memory_guard import MemoryGuard
 from looseleaf.services.worker_daemon.reaper import Reaper, become_subreaper
 from looseleaf.services.worker_daemon.state_requests import StateOwner
 from looseleaf.services.worker_daemon.worker_process import WorkerLimits, WorkerProcess
@@ -87,6 +88,30 @@ async def test_request_of_a_worker_that_dies_says_how(parts: Any) -> None:
         await within(worker.prepare({"version": 1}))
     with pytest.raises(Unavailable, match="WORKER_LOST"):
         await worker.attach((0,), "none", False)
+
+
+@pytest.mark.parametrize("step", ["prepare", "run"])
+@pytest.mark.parametrize("when", ["before", "during"])
+async def test_memory_is_the_cause_of_a_kill_only_if_the_counter_rose_since_the_step_began(
+    parts: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any, step: str, when: str
+) -> None:
+    counter = tmp_path / "memory.events"
+    counter.write_text("oom_kill 2\n")
+    monkeypatch.setattr(MemoryGuard, "find", lambda: MemoryGuard(counter))
+
+    async def killed(far: ScriptedWorker, _request: Any) -> Any:
+        if when == "during":
+            counter.write_text("oom_kill 4\n")
+        far.die(-9)
+        await asyncio.Event().wait()
+
+    setattr(parts.script, step, killed)
+    worker, _far = await fork(parts)
+    # Another worker of the host was killed in the meantime.
+    counter.write_text("oom_kill 3\n")
+    with pytest.raises(Unavailable) as caught:
+        await within(getattr(worker, step)({"version": 1}))
+    assert ("ran out of memory" in str(caught.value)) is (when == "during")
 
 
 async def test_last_words_of_a_dying_worker_are_heard(parts: Any) -> None:
