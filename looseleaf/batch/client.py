@@ -23,6 +23,7 @@ from nbclient.util import ensure_async, run_sync
 from looseleaf.batch.cells import cell_key, device_wish, is_executed
 from looseleaf.batch.report import CellRecord
 from looseleaf.batch.save_keeper import SaveKeeper
+from looseleaf.errors import Timeout
 from looseleaf.kernel.install import KERNEL_NAME, kernel_spec
 from looseleaf.kernel.preparations import PREPARE_REQUEST
 
@@ -272,13 +273,16 @@ class BatchClient(NotebookClient):
             "cell_id": cell.get("id", ""), "source": cell.source, "edit_sequence": self._edit_sequence,
             "device_override": device_wish(cell),
         }  # fmt: skip
-        return await self._ask(PREPARE_REQUEST, asked, PREPARE_REPLY_TIMEOUT_S)
+        return await self._ask(PREPARE_REQUEST, asked, PREPARE_REPLY_TIMEOUT_S, "PREPARE_TIMEOUT")
 
     async def _ask_to_save(self, message_type: str, asked: dict[str, Any]) -> dict[str, Any]:
-        return await self._ask(message_type, asked, SAVE_REPLY_TIMEOUT_S)
+        return await self._ask(message_type, asked, SAVE_REPLY_TIMEOUT_S, "SAVE_TIMEOUT")
 
-    async def _ask(self, message_type: str, asked: dict[str, Any], timeout_s: float) -> dict[str, Any]:
-        """One at a time: a reply that another waits for would be lost. Raises DeadKernelError."""
+    async def _ask(self, message_type: str, asked: dict[str, Any], timeout_s: float, reason: str) -> dict[str, Any]:
+        """One at a time: a reply that another waits for would be lost.
+
+        Raises DeadKernelError, and Timeout with `reason` after `timeout_s`.
+        """
         assert self.kc is not None
         message = self.kc.session.msg(message_type, asked)
         self.kc.control_channel.send(message)
@@ -292,7 +296,7 @@ class BatchClient(NotebookClient):
             if not await ensure_async(self.kc.is_alive()):  # type: ignore[attr-defined]
                 raise DeadKernelError("the kernel died before it answered")
             if time.monotonic() > limit_s:
-                raise queue.Empty
+                raise Timeout(reason, f"the kernel did not answer {message_type} within {timeout_s:g} s")
 
     async def _stop_preparing(self) -> None:
         """Run does not wait for a preparation; what it has reached is used."""

@@ -69,7 +69,7 @@ class ResumeRecord:
         return record
 
     def begin(self, session_id: str) -> None:
-        """Writes the record anew, with the cells that it has."""
+        """Writes the record anew, with the cells that it has. Raises OSError."""
         self.session_id = session_id
         lines = [json.dumps({"v": RECORD_VERSION, "session_id": session_id}), *map(_line, self.cells)]
         temporary = self.path.with_name(f"{self.path.name}.new")
@@ -77,13 +77,15 @@ class ResumeRecord:
         temporary.replace(self.path)
 
     def add(self, done: CellDone) -> None:
-        """One more cell has ended well."""
+        """One more cell has ended well; written only behind `begin`. Raises OSError."""
         self.cells.append(done)
+        if not self.session_id:
+            return
         with self.path.open("a", encoding="utf-8") as file:
             file.write(_line(done) + "\n")
 
     def forget(self) -> None:
-        """The run ended well: nothing is left to go on from."""
+        """Nothing is left to go on from: the run ended well, or another begins. Raises OSError."""
         self.path.unlink(missing_ok=True)
 
     def save_points(self, nb: Any) -> list[CellDone]:
@@ -95,6 +97,11 @@ class ResumeRecord:
             if done.version:
                 found.append(done)
         return found[::-1]
+
+    def count_after(self, last: CellDone) -> int:
+        """The execution count that the cell behind `last` gets."""
+        counts = (done.execution_count or 0 for done in self.cells if done.index <= last.index)
+        return max(counts, default=0) + 1
 
     def show_again(self, nb: Any, last: CellDone) -> int:
         """Puts what the cells up to `last` have shown into `nb` and forgets the later ones; the next cell's index."""
@@ -129,6 +136,11 @@ def went_on_line(name: str, nb: Any, first_index: int) -> str:
         return f"looseleaf: {name}: nothing of an earlier run was there to go on from; it ran from its first cell"
     cells = sum(is_executed(cell) for cell in nb.cells[:first_index])
     return f"looseleaf: {name}: went on after its first {cells} code cell{'s' * (cells != 1)}, which ran earlier"
+
+
+def not_kept_line(name: str, problem: str) -> str:
+    """What a person is told of a notebook that stopped and of whose newest cells nothing is kept."""
+    return f"looseleaf: {name}: --resume cannot go on from its newest cells: {problem}"
 
 
 def refuse_without_cluster(records: Sequence[ResumeRecord], embedded: bool) -> None:

@@ -16,7 +16,7 @@ from looseleaf.batch.client import BatchClient, RunStopped
 from looseleaf.batch.pool import Pool
 from looseleaf.batch.report import CellRecord
 from looseleaf.batch.resume import ResumeRecord
-from looseleaf.batch.save_keeper import SaveKeeper
+from looseleaf.batch.save_keeper import SaveKeeper, StateGone
 from looseleaf.errors import LooseLeafError
 from looseleaf.kernel.title import TITLE_VARIABLE
 
@@ -62,6 +62,8 @@ class BatchResult:
     wall_s: float = 0.0
     # Cells before this one ran in an earlier run.
     first_index: int = 0
+    # Why a later run cannot go on from the newest cells; empty if it can.
+    resume_problem: str = ""
 
 
 def environment_of(embedded: bool) -> dict[str, str]:
@@ -112,35 +114,44 @@ async def run_notebook_async(
     stop = stop or StopSignal()
     began_s = time.monotonic()
     env = {TITLE_VARIABLE: title, **environment_of(embedded)} if title else environment_of(embedded)
-    keeper = SaveKeeper(record) if record is not None else None
-    if keeper is not None and keeper.session_id:
-        env["LOOSELEAF_SESSION"] = keeper.session_id
-    client = BatchClient(
-        nb, endpoint=endpoint, think_s=think_s, priority=priority, on_start=on_start, on_record=on_record,
-        timeout=timeout_s, resources={"metadata": {"path": str(folder)}}, env=env, keeper=keeper,
-    )  # fmt: skip
-    running = asyncio.ensure_future(client.async_execute())
-    try:
-        await _until_ended(client, running, stop)
-        error = None if running.cancelled() else running.exception()
-        result = BatchResult(client.records, client.kernel_pid)
-        if running.cancelled() or error is not None:
-            result.outcome, result.failure = _judge(error, client, timeout_s)
-        if stop.asked.is_set() and result.outcome is not Outcome.OK:
-            result.outcome = Outcome.INTERRUPTED
-            result.failure = result.failure or "the run was stopped"
-    finally:
-        if not running.done():
-            running.cancel()
-            await asyncio.wait({running})
+    keeper = SaveKeeper(record, nb) if record is not None else None
+    while True:
+        # A kernel that continues a session has its variables from the start, whether or not a save point is whole.
+        session = {"LOOSELEAF_SESSION": keeper.session_id} if keeper is not None and keeper.session_id else {}
+        client = BatchClient(
+            nb, endpoint=endpoint, think_s=think_s, priority=priority, on_start=on_start, on_record=on_record,
+            timeout=timeout_s, resources={"metadata": {"path": str(folder)}}, env={**env, **session}, keeper=keeper,
+        )  # fmt: skip
+        error = await _error_of(client, stop)
+        if not isinstance(error, StateGone):
+            break
+    result = BatchResult(client.records, client.kernel_pid)
+    if error is not None:
+        result.outcome, result.failure = _judge(error, client, timeout_s)
+    if stop.asked.is_set() and result.outcome is not Outcome.OK:
+        result.outcome = Outcome.INTERRUPTED
+        result.failure = result.failure or "the run was stopped"
     if result.failure:
         result.failed_cell = client.current_cell
     if keeper is not None:
         result.first_index = keeper.first_index
         if result.outcome is Outcome.OK:
             keeper.ended_well()
+        result.resume_problem = keeper.problem
     result.start_s, result.wall_s = client.kernel_start_s, time.monotonic() - began_s
     return result
+
+
+async def _error_of(client: BatchClient, stop: StopSignal) -> BaseException | None:
+    """Runs the client's notebook; what ended it before its last cell, RunStopped if it was cut off."""
+    running = asyncio.ensure_future(client.async_execute())
+    try:
+        await _until_ended(client, running, stop)
+    finally:
+        if not running.done():
+            running.cancel()
+            await asyncio.wait({running})
+    return RunStopped() if running.cancelled() else running.exception()
 
 
 async def _until_ended(client: BatchClient, running: asyncio.Future[Any], stop: StopSignal) -> None:
@@ -166,10 +177,10 @@ async def _until_ended(client: BatchClient, running: asyncio.Future[Any], stop: 
         await asyncio.gather(*waiters, return_exceptions=True)
 
 
-def _judge(error: BaseException | None, client: BatchClient, timeout_s: float | None) -> tuple[Outcome, str]:
+def _judge(error: BaseException, client: BatchClient, timeout_s: float | None) -> tuple[Outcome, str]:
     """The outcome that an exception of nbclient stands for, and why in words. Raises what is a fault of ours."""
     match error:
-        case None | RunStopped():
+        case RunStopped():
             return Outcome.INTERRUPTED, "the run was stopped"
         case CellExecutionError():
             outcome = Outcome.SYSTEM_FAILED if is_system_reason(error.ename) else Outcome.CELL_FAILED

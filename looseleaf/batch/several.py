@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -81,10 +82,9 @@ class _Runs:
         self._stop = StopSignal()
         self._places = asyncio.Semaphore(options.at_once)
         self._interrupted = False
-        # The state of a run whose cluster ends with it is gone by then.
-        kept = [ResumeRecord.read(job.output) if options.resume else ResumeRecord.beside(job.output) for job in jobs]
-        refuse_without_cluster(kept, pool.embedded)
-        self._records = [None if pool.embedded else record for record in kept]
+        record_of = ResumeRecord.read if options.resume else ResumeRecord.beside
+        self._records = [record_of(job.output) for job in jobs]
+        refuse_without_cluster(self._records, pool.embedded)
 
     async def run(self) -> RunsResult:
         with self._signals():
@@ -127,10 +127,16 @@ class _Runs:
         def cell_began(cell: Any, cell_index: int) -> None:
             listener.cell_began(index, cell_key(cell, cell_index))
 
+        record: ResumeRecord | None = self._records[index]
+        if self._pool.embedded:
+            # The state of a run whose cluster ends with it is gone by then; what it writes is newer than any record.
+            with contextlib.suppress(OSError):
+                self._records[index].forget()
+            record = None
         try:
             result = await run_notebook_async(
                 job.nb, self._pool.endpoint_of(index), folder=job.folder, think_s=options.think_s,
-                timeout_s=options.timeout_s, stop=self._stop, record=self._records[index],
+                timeout_s=options.timeout_s, stop=self._stop, record=record,
                 title=str(job.source.resolve()),
                 embedded=self._pool.embedded, on_start=cell_began,
                 on_record=lambda record: listener.cell_ended(index, record),

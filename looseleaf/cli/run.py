@@ -96,7 +96,7 @@ def run(
     from looseleaf.batch.files import plan_jobs
     from looseleaf.batch.parameters import collect
     from looseleaf.batch.pool import open_pool
-    from looseleaf.batch.resume import went_on_line
+    from looseleaf.batch.resume import not_kept_line, went_on_line
     from looseleaf.batch.several import RunOptions
 
     with _exits(EXIT_USAGE):
@@ -109,6 +109,8 @@ def run(
     for job, result in zip(planned, done.results, strict=True):
         if resume and (line := went_on_line(str(job.source), job.nb, result.first_index)):
             print(line, file=sys.stderr)
+        if result.resume_problem and result.failure:
+            print(not_kept_line(str(job.source), result.resume_problem), file=sys.stderr)
     _write(planned, reports, pool, began, report, junit)
     _show(reports, pool, [path for path in (report, junit) if path is not None])
     raise typer.Exit(_exit_code(done))

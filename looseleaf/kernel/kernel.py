@@ -91,7 +91,7 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, _Base):  # type: igno
         self._post_mortem = PostMortem(self.shell)
         travel = TimeTravel(self.looseleaf, hidden, lambda: self._run is not None)
         self._labels = LabelLog()
-        SavePoints(self.looseleaf, travel, self.shell).register(self)
+        SavePoints(self.looseleaf, travel, self.shell, lambda: self._busy or self._run is not None).register(self)
         register_history_magics(self.shell, self.looseleaf, travel, self._running_source, self._labels)
         # A cell of the main shell runs; `_run` if it is one that runs elsewhere.
         self._busy = False

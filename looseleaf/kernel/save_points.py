@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from looseleaf.checkpoint.version_list import ListedVersion
-from looseleaf.errors import InvalidArgument, LooseLeafError
+from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed
 from looseleaf.kernel.main_thread import call_on
 from looseleaf.kernel.save_requests import RESUME_REQUEST, SAVE_REQUEST
 from looseleaf.kernel.session import KernelSession
@@ -24,15 +24,17 @@ class SavePoints:
     """Answers both requests, which come on the control channel while no cell runs. `session` as in KernelSession.
 
     save: `{}` → `{status, session_id, version, execution_id, unsaved}`, with everything saved.
-    resume: `{points: [[version, execution_id]], execution_count}` → `{status, index}`: the state is that of the first
-    point that the store still has whole, which is `index` in the list, -1 if it has none; nothing was changed then.
-    An error is `{status: "error", ename, evalue}`.
+    resume: `{points: [[version, execution_id, execution_count]]}` → `{status, index}`: the state, and the count of the
+    next cell, are those of the first point that the store still has whole, which is `index` in the list; -1 if it has
+    none, and then no version was taken up.
+    An error is `{status: "error", ename, evalue}`; `STATE_IS_ELSEWHERE` while a cell runs, which `busy()` says.
     """
 
-    def __init__(self, session: KernelSession, travel: TimeTravel, shell: Any) -> None:
+    def __init__(self, session: KernelSession, travel: TimeTravel, shell: Any, busy: Callable[[], bool]) -> None:
         self._session = session
         self._travel = travel
         self._shell = shell
+        self._busy = busy
 
     def register(self, kernel: Any) -> None:
         """Makes `kernel` answer them."""
@@ -51,8 +53,17 @@ class SavePoints:
         self, loop: asyncio.AbstractEventLoop, answer: Callable[[Mapping[str, Any]], Answer], asked: Mapping[str, Any]
     ) -> Answer:
         answers: list[Answer] = []
+
+        def work() -> None:
+            if self._busy():
+                raise PreconditionFailed("STATE_IS_ELSEWHERE", "a cell runs: its state is no cell's end. Wait for it")
+            answers.append(answer(asked))
+
         try:
-            await asyncio.wrap_future(call_on(loop, lambda: answers.append(answer(asked))))
+            await asyncio.wrap_future(call_on(loop, work))
+        except KeyboardInterrupt:
+            # Of the main thread, where it has stopped the work; this loop, which serves the channel, goes on.
+            return {"status": "error", "ename": "INTERRUPTED", "evalue": "the save was interrupted"}
         except LooseLeafError as error:
             return {"status": "error", "ename": error.reason, "evalue": error.message}
         except Exception as error:
@@ -77,20 +88,21 @@ class SavePoints:
     def resume(self, asked: Mapping[str, Any]) -> Answer:
         """See the class. Raises as TimeTravel.check_out, InvalidArgument `FIELD_MALFORMED`."""
         points = [_point(item) for item in fields.sequence(asked, "points")]
-        count = fields.integer(asked, "execution_count")
         self._session.connect()
-        index = newest_whole(points, self._travel.versions())
+        index = newest_whole([(version, execution_id) for version, execution_id, _count in points],
+                             self._travel.versions())
         if index < 0:
             return {"index": -1}
-        self._travel.check_out(points[index][0], force=True)
+        version, _execution_id, count = points[index]
+        self._travel.check_out(version, force=True)
         self._shell.execution_count = count
         return {"index": index}
 
 
-def _point(item: Any) -> tuple[int, str]:
+def _point(item: Any) -> tuple[int, str, int]:
     match item:
-        case [int(version), str(execution_id)]:
-            return version, execution_id
+        case [int(version), str(execution_id), int(count)]:
+            return version, execution_id, count
     raise InvalidArgument("FIELD_MALFORMED", f"{item!r} is no save point")
 
 
