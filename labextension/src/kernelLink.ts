@@ -5,6 +5,7 @@ import { KernelMessage } from '@jupyterlab/services';
 import { UUID } from '@lumino/coreutils';
 import { Signal, type ISignal as ILuminoSignal } from '@lumino/signaling';
 
+import { Reconnects } from './lastSent';
 import type { IReply, IReport, ISignal, IState } from './protocol';
 import { isState, REQUEST_TYPE, VERSION } from './protocol';
 
@@ -28,6 +29,8 @@ export class KernelLink {
   constructor(readonly kernel: Kernel.IKernelConnection) {
     kernel.iopubMessage.connect(this._onIopub, this);
     kernel.anyMessage.connect(this._onAny, this);
+    kernel.connectionStatusChanged.connect(this._onConnection, this);
+    this._reconnects = new Reconnects(kernel.connectionStatus);
   }
 
   /** The kernel has told a state. */
@@ -35,13 +38,18 @@ export class KernelLink {
     return this._told;
   }
 
+  /** The connection has come back: answers and states may have been lost. */
+  get reconnected(): ILuminoSignal<this, void> {
+    return this._reconnected;
+  }
+
   /** The reply of a cell came, with its figures. */
   get reported(): ILuminoSignal<this, { cellId: string; report: IReport }> {
     return this._reported;
   }
 
-  /** Resolves with the kernel's answer; rejects if none comes. */
-  send(signal: ISignal): Promise<IReply> {
+  /** Resolves with the kernel's answer; rejects if none comes, also where the message cannot be sent. */
+  async send(signal: ISignal): Promise<IReply> {
     const message = KernelMessage.createMessage({
       channel: 'control',
       msgType: REQUEST_TYPE as never,
@@ -81,6 +89,7 @@ export class KernelLink {
   dispose(): void {
     this.kernel.iopubMessage.disconnect(this._onIopub, this);
     this.kernel.anyMessage.disconnect(this._onAny, this);
+    this.kernel.connectionStatusChanged.disconnect(this._onConnection, this);
     Signal.clearData(this);
   }
 
@@ -114,8 +123,16 @@ export class KernelLink {
     }
   }
 
+  private _onConnection(_: unknown, status: Kernel.ConnectionStatus): void {
+    if (this._reconnects.seen(status)) {
+      this._reconnected.emit();
+    }
+  }
+
   private readonly _page = UUID.uuid4();
   private readonly _runs = new Map<string, string>();
+  private readonly _reconnects: Reconnects;
+  private readonly _reconnected = new Signal<this, void>(this);
   private readonly _told = new Signal<this, IState>(this);
   private readonly _reported = new Signal<
     this,

@@ -8,11 +8,11 @@ import { Signal } from '@lumino/signaling';
 import { setFooter } from './footer';
 import { KernelLink } from './kernelLink';
 import { reportLabel, stateLabel } from './labels';
+import { LastSent } from './lastSent';
 import { deviceWish, isPrivate, type Metadata } from './privacy';
 import {
   IMPLEMENTATION,
   NEXT_CELLS_MAX,
-  refusalOf,
   SOURCE_CHARS_MAX,
   type IReport,
   type ISignal,
@@ -61,7 +61,7 @@ export class NotebookWatch {
 
   /** Why the newest text was not prepared for, empty if it was or needs no GPU. */
   get refusal(): string {
-    return this._refusal;
+    return this._lastSent.refusal;
   }
 
   // -- the kernel ------------------------------------------------------------------------------------
@@ -91,6 +91,7 @@ export class NotebookWatch {
     const kernel = new KernelLink(connection);
     this._kernel = kernel;
     kernel.told.connect((_, state) => this._setState(state));
+    kernel.reconnected.connect(() => this._reconnected());
     kernel.reported.connect((_, told) => this._report(told.cellId, told.report));
     this._setState({ ...RELEASED });
     this._hello();
@@ -122,8 +123,16 @@ export class NotebookWatch {
     this._state = RELEASED;
     this._sinceMs = performance.now();
     this._lastChange = -1;
-    this._lastSent = '';
+    this._lastSent.forget();
     this.changed.emit();
+  }
+
+  private _reconnected(): void {
+    // Nobody knows whether what was on its way arrived, nor whether the kernel counts its states from 0 again.
+    this._queue.reset();
+    this._lastSent.forget();
+    this._lastChange = -1;
+    this._hello();
   }
 
   // A kernel that does not know this page yet learns of it and tells its state; what was typed meanwhile is prepared.
@@ -146,12 +155,10 @@ export class NotebookWatch {
   }
 
   private async _send(signal: ISignal): Promise<void> {
-    const reply = await this._kernel?.send(signal);
-    this._refusal = reply ? refusalOf(reply) : '';
-    if (this._refusal) {
-      this._lastSent = '';
+    if (this._kernel !== null) {
+      await this._lastSent.follow(this._kernel.send(signal));
+      this.changed.emit();
     }
-    this.changed.emit();
   }
 
   // -- edits -----------------------------------------------------------------------------------------
@@ -228,10 +235,10 @@ export class NotebookWatch {
     const metadata = model.metadata as Metadata;
     const source = model.sharedModel.getSource();
     const told = `${model.id} ${deviceWish(metadata)} ${source}`;
-    if (source.length > SOURCE_CHARS_MAX || !source.trim() || (kind !== 'focus' && told === this._lastSent)) {
+    if (source.length > SOURCE_CHARS_MAX || !source.trim() || (kind !== 'focus' && told === this._lastSent.text)) {
       return null;
     }
-    this._lastSent = told;
+    this._lastSent.text = told;
     return {
       kind,
       cell_id: model.id,
@@ -305,9 +312,8 @@ export class NotebookWatch {
   private _sinceMs = 0;
   private _lastChange = -1;
   private _lastReport: IReport | null = null;
-  private _refusal = '';
   private _model: ICellModel | null = null;
-  private _lastSent = '';
+  private readonly _lastSent = new LastSent();
   private _liveCell = '';
   private _typed = false;
   private _pasted = false;
