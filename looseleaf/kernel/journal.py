@@ -6,6 +6,8 @@ kernel is gone. Outputs are the person's data: only the owner reads the files, a
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import json
 import logging
 import os
@@ -18,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from looseleaf.kernel.journal_files import HEAD, TAILS, folder_of, part_name, sequences_in
+from looseleaf.kernel.journal_files import HEAD, TAILS, folder_of, part_name, sequences_in, stats_in
+from looseleaf.kernel.journal_reader import last_pid
 from looseleaf.units import MIB
 
 log = logging.getLogger("looseleaf.kernel")
@@ -30,6 +33,8 @@ SESSION_BYTES_MAX: Final = 32 * MIB
 SESSIONS_MAX: Final = 50
 ALL_BYTES_MAX: Final = 256 * MIB
 LINE_CHARS_MAX: Final = 80
+# What stays as it is: nothing more is written then. Anything else costs one record.
+LASTING_ERRORS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS})
 
 JOURNALED: Final = frozenset(
     {"stream", "display_data", "update_display_data", "execute_result", "clear_output", "error"}
@@ -57,7 +62,7 @@ class OutputJournal:
     """The journal of one session in `root`. Thread-safe; does nothing in a forked child.
 
     `title()`: what people call the session. `bytes_max`: of one execution, 0 keeps nothing. A disk that cannot be
-    written ends the journal, never a cell.
+    written ends the journal, what is no JSON costs its record; neither ever costs a cell.
     """
 
     def __init__(self, root: Path, title: Callable[[], str], bytes_max: int) -> None:
@@ -73,6 +78,7 @@ class OutputJournal:
         self._older: deque[tuple[int, int]] = deque()
         self._lock = threading.RLock()
         self._off = bytes_max <= 0
+        self._missed = False
 
     def begin(self, session_id: str, request_id: str, *, count: int, cell_id: str, source: str) -> None:
         """A cell of the notebook was sent; what its request shows from now on is kept."""
@@ -85,15 +91,15 @@ class OutputJournal:
                     self._begin_folder(session_id)
                 execution = _Execution(self._next, sizes={})
                 self._next += 1
-                self._open[request_id] = execution
                 line = next((text.strip() for text in source.splitlines() if text.strip()), "")[:LINE_CHARS_MAX]
                 self._write(execution, {
                     "t": "begin", "count": count, "cell_id": cell_id, "line": line, "title": self._title(),
                     "pid": self._pid, "unix_ms": _unix_ms(),
                 })  # fmt: skip
+                self._open[request_id] = execution
                 self._keep_limits()
             except OSError as error:
-                self._give_up(error)
+                self._failed(error)
 
     def end(self, request_id: str, status: str) -> None:
         """The cell has ended; what it left running may still show something."""
@@ -113,30 +119,39 @@ class OutputJournal:
             try:
                 self._write(execution, record)
             except OSError as error:
-                self._give_up(error)
+                self._failed(error)
 
-    def _give_up(self, error: OSError) -> None:
-        self._off = True
-        self._open.clear()
-        log.warning("journal_ended error=%s", error.strerror)
+    def _failed(self, error: OSError) -> None:
+        if error.errno in LASTING_ERRORS:
+            self._off = True
+            self._open.clear()
+            log.warning("journal_ended error=%s", error.strerror)
+        elif not self._missed:
+            self._missed = True
+            log.warning("journal_record_lost error=%s", error.strerror)
 
     # -- files -----------------------------------------------------------------------------------------
 
     def _begin_folder(self, session_id: str) -> None:
         self._root.mkdir(mode=0o700, exist_ok=True)
         _forget_old_sessions(self._root, but=session_id)
-        self._folder = folder_of(self._root, session_id)
-        self._folder.mkdir(mode=0o700, exist_ok=True)
+        folder = folder_of(self._root, session_id)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self._folder = folder
         # A session that another kernel began goes on.
         self._older.extend((sequence, self._kept_bytes(sequence)) for sequence in sorted(sequences_in(self._folder)))
         self._next = self._older[-1][0] + 1 if self._older else 1
 
     def _write(self, execution: _Execution, record: dict[str, Any]) -> None:
-        data = _line({"n": execution.number, **record})
-        execution.number += 1
+        cut = {"n": execution.number, "t": "cut", "of": record["t"]}
+        try:
+            data = _line({"n": execution.number, **record})
+        except (TypeError, ValueError, RecursionError):
+            # Such as a key that is no text, which Jupyter's session makes one when it sends the message.
+            data = _line(cut)
         if len(data) > self._bytes_max // 4:
-            cut = {"t": "cut", "of": record["t"], "bytes": len(data)}
-            data = _line({"n": execution.number - 1, **cut})
+            data = _line({**cut, "bytes": len(data)})
+        execution.number += 1
         assert execution.sizes is not None
         part = execution.part
         if execution.sizes.get(part, 0) + len(data) > self._bytes_max // (2 if part == HEAD else 4):
@@ -144,12 +159,22 @@ class OutputJournal:
             execution.sizes[part] = 0
             self._path(execution, part).unlink(missing_ok=True)
         # Opened for each record: a file that somebody removes is no reason to lose what follows.
-        handle = os.open(self._path(execution, part), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            handle = _appending(self._path(execution, part))
+        except FileNotFoundError:
+            # Another kernel, or a person, has removed the folder.
+            self._make_folder()
+            handle = _appending(self._path(execution, part))
         try:
             os.write(handle, data)
         finally:
             os.close(handle)
         execution.sizes[part] = execution.sizes.get(part, 0) + len(data)
+
+    def _make_folder(self) -> None:
+        assert self._folder is not None
+        self._root.mkdir(mode=0o700, exist_ok=True)
+        self._folder.mkdir(mode=0o700, exist_ok=True)
 
     def _path(self, execution: _Execution, part: str) -> Path:
         assert self._folder is not None
@@ -171,8 +196,11 @@ class OutputJournal:
 
     def _kept_bytes(self, sequence: int) -> int:
         assert self._folder is not None
-        files = [self._folder / part_name(sequence, part) for part in (HEAD, *TAILS)]
-        return sum(file.stat().st_size for file in files if file.exists())
+        size_bytes = 0
+        for part in (HEAD, *TAILS):
+            with contextlib.suppress(FileNotFoundError):
+                size_bytes += (self._folder / part_name(sequence, part)).stat().st_size
+        return size_bytes
 
     def _remove(self, sequence: int) -> None:
         assert self._folder is not None
@@ -180,8 +208,11 @@ class OutputJournal:
             (self._folder / part_name(sequence, part)).unlink(missing_ok=True)
 
 
+def _appending(path: Path) -> int:
+    return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
 def _line(record: Mapping[str, Any]) -> bytes:
-    # What is no JSON, such as bytes in a bundle of a person's own, was refused by Jupyter's session already.
     return json.dumps(record, separators=(",", ":"), ensure_ascii=False, default=repr).encode(
         "utf-8", "backslashreplace"
     ) + b"\n"
@@ -192,14 +223,30 @@ def _unix_ms() -> int:
 
 
 def _forget_old_sessions(root: Path, but: str) -> None:
-    """Removes the journals written longest ago, so that a new one has room."""
+    """Removes the journals written longest ago, so that a new one has room; never one whose kernel runs.
+
+    Other kernels do the same meanwhile: what vanishes is passed over.
+    """
     found = []
     for entry in os.scandir(root):
         if entry.is_dir(follow_symlinks=False) and entry.name != folder_of(root, but).name:
-            files = [item.stat() for item in os.scandir(entry.path) if item.is_file(follow_symlinks=False)]
-            found.append((max((each.st_mtime for each in files), default=0.0), sum(f.st_size for f in files), entry))
+            stats = stats_in(Path(entry.path))
+            found.append((max((each.st_mtime for each in stats), default=0.0), sum(f.st_size for f in stats), entry))
     total = SESSION_BYTES_MAX
     for place, (_mtime, size, entry) in enumerate(sorted(found, key=lambda each: -each[0])):
         total += size
-        if place + 1 >= SESSIONS_MAX or total > ALL_BYTES_MAX:
+        if (place + 1 >= SESSIONS_MAX or total > ALL_BYTES_MAX) and not _runs_elsewhere(last_pid(Path(entry.path))):
             shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _runs_elsewhere(pid: int) -> bool:
+    """Whether it is another process that runs; this one has one journal, and is about to begin it."""
+    if pid <= 0 or pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -38,3 +39,17 @@ def sequences_in(folder: Path) -> set[int]:
     except OSError:
         return set()
     return {int(match[1]) for name in names if (match := _PART.fullmatch(name))}
+
+
+def stats_in(folder: Path) -> list[os.stat_result]:
+    """Of the files in `folder`; without what another kernel removes meanwhile, which may be all."""
+    found = []
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:
+        return []
+    for entry in entries:
+        with suppress(FileNotFoundError):
+            if entry.is_file(follow_symlinks=False):
+                found.append(entry.stat(follow_symlinks=False))
+    return found

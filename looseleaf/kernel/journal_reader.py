@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from looseleaf.errors import NotFound
-from looseleaf.kernel.journal_files import HEAD, TAILS, folder_of, part_name, sequences_in
+from looseleaf.kernel.journal_files import HEAD, TAILS, folder_of, part_name, sequences_in, stats_in
 
 _TERMINAL_CODES: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 
@@ -57,9 +57,16 @@ def sessions_in(root: Path) -> list[SessionJournal]:
         sequences = sequences_in(folder)
         entry = _entry(folder, max(sequences)) if sequences else None
         if entry is not None:
-            newest = max((item.stat().st_mtime for item in os.scandir(folder)), default=0.0)
+            newest = max((each.st_mtime for each in stats_in(folder)), default=0.0)
             found.append(SessionJournal(folder.name, entry.title, len(sequences), int(newest * 1000)))
     return sorted(found, key=lambda session: -session.newest_unix_ms)
+
+
+def last_pid(folder: Path) -> int:
+    """The process of the kernel that began the newest execution in a session's folder; 0 if that cannot be told."""
+    sequences = sequences_in(folder)
+    entry = _entry(folder, max(sequences)) if sequences else None
+    return entry.pid if entry is not None else 0
 
 
 def executions_of(root: Path, session_id: str) -> list[JournalEntry]:
@@ -175,6 +182,8 @@ def _stream(text: str, name: str) -> dict[str, Any]:
 
 
 def _note(record: Mapping[str, Any]) -> str:
+    if record["t"] == "cut" and "bytes" not in record:
+        return f"\n[LooseLeaf: one {record.get('of')} could not be kept: it is no JSON]\n"
     if record["t"] == "cut":
         return f"\n[LooseLeaf: one {record.get('of')} of {record.get('bytes')} bytes is too large to be kept]\n"
     return f"\n[LooseLeaf: {record['records']} messages between were not kept: the journal of one cell is full]\n"

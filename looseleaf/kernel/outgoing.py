@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
+
+log = logging.getLogger("looseleaf.kernel")
 
 # (id of the request that the message belongs to, message type, content, which a watcher may add to)
 Watch = Callable[[str, str, Any], None]
@@ -12,7 +15,7 @@ Watch = Callable[[str, str, Any], None]
 def watch_outgoing(session: Any, *watchers: Watch) -> None:
     """Has each watcher see every message of `session`, the kernel's Jupyter session, before it is sent.
 
-    On the thread that sends.
+    On the thread that sends. What a watcher raises is logged; the message is sent all the same.
     """
     send = session.send
 
@@ -23,7 +26,11 @@ def watch_outgoing(session: Any, *watchers: Watch) -> None:
             kind, shown, of = msg_or_type, content, (parent or {}).get("header", parent)
         if isinstance(shown, Mapping) and isinstance(of, Mapping):
             for watch in watchers:
-                watch(str(of.get("msg_id", "")), str(kind), shown)
+                try:
+                    watch(str(of.get("msg_id", "")), str(kind), shown)
+                except Exception:
+                    # The message is the person's, the fault is ours.
+                    log.exception("message_not_watched kind=%s", kind)
         return send(stream, msg_or_type, content, parent, *a, **k)
 
     session.send = send_watched

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from looseleaf.kernel.journal_reader import (
     sessions_in,
     text_of,
 )
+from looseleaf.kernel.outgoing import watch_outgoing
 
 BYTES_MAX = 4000
 
@@ -160,3 +163,91 @@ def test_execution_is_found_by_number_or_cell_and_the_newest_counts(root: Path) 
     assert find_execution(entries, "7").sequence == 1 and find_execution(entries, "cell-7").sequence == 2
     with pytest.raises(NotFound, match="OUTPUTS_UNKNOWN"):
         find_execution(entries, "9")
+
+
+@pytest.mark.parametrize("odd", [{(1, 2): 3}, {"deep": {b"key": 1}}, {None: {(): ()}}])
+def test_output_that_is_no_json_costs_its_record_and_no_cell(root: Path, odd: Any) -> None:
+    kept = begun(root)
+    kept.take("m", "display_data", {"data": {"application/json": odd}, "metadata": {}})
+    ring: list[Any] = []
+    ring.append(ring)
+    kept.take("m", "display_data", {"data": {"application/json": ring}, "metadata": {}})
+    kept.take("m", "stream", said("after\n"))
+    text = text_of(outputs_of(root, "s-1", 1))
+    assert text.count("one display_data could not be kept") == 2 and text.endswith("after\n")
+
+
+def test_watcher_that_fails_stops_no_message_and_no_other_watcher(caplog: pytest.LogCaptureFixture) -> None:
+    class Session:
+        def send(self, _stream: Any, msg_or_type: Any, *_rest: Any) -> str:
+            return f"sent {msg_or_type}"
+
+    def fail(*_args: Any) -> None:
+        raise TypeError("keys must be str")
+
+    seen: list[str] = []
+    session = Session()
+    watch_outgoing(session, fail, lambda _request, kind, _content: seen.append(kind))
+    assert session.send(None, "stream", {"text": "a"}, {"header": {"msg_id": "m"}}) == "sent stream"
+    assert seen == ["stream"] and "message_not_watched" in caplog.text
+
+
+def test_folder_that_somebody_removes_costs_only_what_was_in_it(root: Path) -> None:
+    kept = begun(root)
+    kept.take("m", "stream", said("gone\n"))
+    shutil.rmtree(root)
+    kept.take("m", "stream", said("there\n"))
+    assert "there\n" in text_of(outputs_of(root, "s-1", 1))
+
+
+@pytest.mark.parametrize(("number", "goes_on"), [
+    (errno.ENOSPC, False), (errno.EACCES, False), (errno.EROFS, False), (errno.EDQUOT, False),
+    (errno.EMFILE, True), (errno.EINTR, True), (errno.EIO, True),
+])  # fmt: skip
+def test_only_errors_that_stay_end_the_journal(
+    root: Path, monkeypatch: pytest.MonkeyPatch, number: int, goes_on: bool
+) -> None:
+    kept = begun(root)
+
+    def refuse(_path: Path) -> int:
+        raise OSError(number, os.strerror(number))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(journal, "_appending", refuse)
+        kept.take("m", "stream", said("lost\n"))
+    kept.take("m", "stream", said("after\n"))
+    assert ("after\n" in text_of(outputs_of(root, "s-1", 1))) == goes_on
+
+
+def test_journal_of_a_kernel_that_runs_is_never_removed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SESSIONS_MAX", 1)
+    begun(root, session="s-ended")
+    alive = OutputJournal(root, lambda: "a.ipynb", BYTES_MAX)
+    alive._pid = os.getppid()
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", os.getppid)
+        alive.begin("s-runs", "m", count=1, cell_id="", source="")
+    begun(root, session="s-new")
+    assert {each.session_id for each in sessions_in(root)} == {"s-runs", "s-new"}
+
+
+def test_what_vanishes_while_it_is_looked_at_is_passed_over(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other kernels remove folders and files at any time, also between a listing and a look at what was listed."""
+    begun(root, session="s-1")
+    begun(root, session="s-2")
+    scandir = os.scandir
+
+    def vanishing(path: Any) -> Any:
+        entries = list(scandir(path))
+        for entry in entries if Path(path) != root else ():
+            os.unlink(entry.path)
+        if Path(path) == folder_of(root, "s-2"):
+            os.rmdir(path)
+        return iter(entries)
+
+    monkeypatch.setattr(os, "scandir", vanishing)
+    assert {each.session_id for each in sessions_in(root)} <= {"s-1", "s-2"}
+    kept = begun(root, session="s-3")
+    kept.take("m", "stream", said("a\n"))
+    monkeypatch.undo()
+    assert text_of(outputs_of(root, "s-3", 1)) == "a\n"
