@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "metrics.md"
 KINDS = ("Counter", "Gauge", "Histogram")
 FILES = (ROOT / "looseleaf" / "rpc" / "metrics.py", *sorted((ROOT / "services").glob("*/metrics.py")))
 # Ids and texts of which there is no end: they belong into logs.
@@ -38,7 +39,7 @@ def _calls(path: Path) -> Iterator[ast.Call]:
 
 def documented() -> dict[str, Metric]:
     """Every row of the page's tables."""
-    text = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
     rows = re.findall(r"^\| `(looseleaf_\w+)` \| (\w+) \|([^|]*)\|", text, re.MULTILINE)
     return {name: (kind, frozenset(re.findall(r"`(\w+)`", labels))) for name, kind, labels in rows}
 
@@ -59,3 +60,14 @@ def test_names_and_labels_follow_the_rules() -> None:
     for name, (kind, labels) in served().items():
         assert name.startswith("looseleaf_") and not labels & UNBOUNDED
         assert kind != "histogram" or name.endswith(("_seconds", "_bytes")), name
+
+
+def test_page_has_every_reason_for_which_a_host_ends_a_worker() -> None:
+    [row] = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if "`looseleaf_worker_exit_total`" in line]
+    path = ROOT / "services" / "worker_daemon" / "metrics.py"
+    [reasons] = [
+        ast.literal_eval(node.value)
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.AnnAssign) and node.value is not None and ast.unparse(node.target) == "END_REASONS"
+    ]
+    assert set(reasons.values()) <= set(re.findall(r"`(\w+)`", row))

@@ -53,22 +53,40 @@ EPILOG: Final = (
 )
 
 
-def stdout_closed() -> bool:
-    """Whether stdout is a pipe that nobody reads any more, or was one: rich points it to nowhere when it finds out."""
+def stdout_is_nowhere() -> bool:
+    """Whether stdout is /dev/null."""
+    try:
+        return os.path.samestat(os.fstat(sys.__stdout__.fileno()), os.stat(os.devnull))  # type: ignore[union-attr]
+    except (AttributeError, OSError, ValueError):
+        return False
+
+
+def stdout_closed(nowhere_before: bool) -> bool:
+    """Whether stdout is a pipe that nobody reads any more, or was one: rich points it to nowhere when it finds out.
+
+    `nowhere_before`: it was /dev/null from the start, which no reader can leave.
+    """
     try:
         fd = sys.__stdout__.fileno()  # type: ignore[union-attr]
         poll = select.poll()
         poll.register(fd, select.POLLOUT)
         closed = any(events & (select.POLLERR | select.POLLHUP | select.POLLNVAL) for _fd, events in poll.poll(0))
-        return closed or os.path.samestat(os.fstat(fd), os.stat(os.devnull))
+        return closed or (stdout_is_nowhere() and not nowhere_before)
     except (AttributeError, OSError, ValueError):
         return False
 
 
-def leave_closed_pipe() -> int:
-    """Points stdout to nowhere, so that the interpreter's last flush says nothing; returns the exit code."""
+def flush_or_leave() -> None:
+    """Writes out what waits for stdout; if that fails nothing is written any more, nor complained of at the end."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        leave_stdout()
+
+
+def leave_stdout() -> None:
+    """Points stdout to nowhere, so that the interpreter's last flush says nothing."""
     with contextlib.suppress(AttributeError, OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.__stdout__.fileno())  # type: ignore[union-attr]
         os.close(nowhere)
-    return PIPE_CLOSED

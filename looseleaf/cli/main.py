@@ -7,7 +7,7 @@ import functools
 import importlib
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import typer
@@ -58,12 +58,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Errors of ours are one message without a traceback. A reader who goes away, as `head` does, ends it quietly.
     """
+    nowhere = exits.stdout_is_nowhere()
     try:
-        code = _run(argv)
-        sys.stdout.flush()
+        code = _told(lambda: _run(argv))
+        # Short output is written only now, and may find a full disk.
+        return _told(lambda: _flushed(code))
     except BrokenPipeError as error:
-        return exits.leave_closed_pipe() if exits.stdout_closed() else show_fault(error)
-    return code
+        if not exits.stdout_closed(nowhere):
+            return show_fault(error)
+        exits.leave_stdout()
+        return exits.PIPE_CLOSED
 
 
 def _run(argv: Sequence[str] | None) -> int:
@@ -74,6 +78,18 @@ def _run(argv: Sequence[str] | None) -> int:
             # Typer and rich turn one into an exit of their own.
             raise request.__context__ from None
         return request.code if isinstance(request.code, int) else int(request.code is not None)
+    return exits.DONE
+
+
+def _flushed(code: int) -> int:
+    sys.stdout.flush()
+    return code
+
+
+def _told(step: Callable[[], int]) -> int:
+    """The step's exit code; its errors are printed and have theirs, but BrokenPipeError is passed on."""
+    try:
+        return step()
     except LooseLeafError as error:
         return show_error(error)
     except KeyboardInterrupt:
@@ -81,13 +97,13 @@ def _run(argv: Sequence[str] | None) -> int:
     except BrokenPipeError:
         raise
     except OSError as error:
+        exits.flush_or_leave()
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             return show_fault(error)
         print(f"looseleaf: {error}", file=sys.stderr)
         return exits.LIMIT_MET
     except Exception as error:
         return show_fault(error)
-    return exits.DONE
 
 
 def show_error(error: LooseLeafError) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,6 +120,19 @@ def test_every_error_has_its_exit_code_and_is_one_message(
         assert main(["status"]) == exits.FAULT
         said = capsys.readouterr().err
         assert "Traceback" in said and "please report" in said
+    # Neither is it where stdout is nowhere from the start.
+    with open(os.devnull, "w") as nowhere:
+        monkeypatch.setattr(sys, "__stdout__", nowhere)
+        assert main(["status"]) == exits.FAULT
+    assert "to a service" in capsys.readouterr().err
+
+
+def test_short_output_on_a_full_disk_meets_a_limit_in_one_message() -> None:
+    command = [sys.executable, "-c", "import sys; from looseleaf.cli.main import main; sys.exit(main(['--version']))"]
+    with open("/dev/full", "wb", buffering=0) as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == exits.LIMIT_MET
+    assert done.stderr.splitlines() == ["looseleaf: [Errno 28] No space left on device"]
 
 
 @pytest.mark.parametrize("name", sorted(ALL.keys() - NEED_NO_CLUSTER))
