@@ -111,9 +111,13 @@ async def test_call_past_its_deadline_is_a_timeout_and_cancels_the_handler(rig: 
         await asyncio.Event().wait()
 
     rig.behaviour.act = wait
-    with pytest.raises(Timeout) as caught:
-        await rig.scheduler.GetPool(scheduler_pb.GetPoolRequest(), timeout_s=0.1)
-    assert caught.value.reason == "STORE_TIMEOUT"
+    # On a busy machine the deadline may pass before the handler begins: then it is asked once more, with more time.
+    for timeout_s in (0.1, 1.0, 10.0):
+        with pytest.raises(Timeout) as caught:
+            await rig.scheduler.GetPool(scheduler_pb.GetPoolRequest(), timeout_s=timeout_s)
+        assert caught.value.reason == "STORE_TIMEOUT"
+        if rig.behaviour.calls:
+            break
     async with asyncio.timeout(LIMIT_S):
         await rig.behaviour.cancelled.wait()
 

@@ -146,8 +146,12 @@ async def test_metrics_count_outcomes_and_nothing_stays_running(rig: Any) -> Non
     method = "looseleaf.v1.SchedulerService/GetPool"
     await unary(rig)
     rig.behaviour.act = wait
-    with pytest.raises(Timeout):
-        await rig.scheduler.GetPool(scheduler_pb.GetPoolRequest(), timeout_s=0.05)
+    # On a busy machine the deadline may pass before the handler begins: then it is asked once more, with more time.
+    for timeout_s in (0.1, 1.0, 10.0):
+        with pytest.raises(Timeout):
+            await rig.scheduler.GetPool(scheduler_pb.GetPoolRequest(), timeout_s=timeout_s)
+        if rig.behaviour.calls > 1:
+            break
     async with asyncio.timeout(LIMIT_S):
         await rig.behaviour.cancelled.wait()
     await rig.server.stop(LIMIT_S)
@@ -157,5 +161,6 @@ async def test_metrics_count_outcomes_and_nothing_stays_running(rig: Any) -> Non
         counted(rig, "looseleaf_rpc_errors_total", method=method, reason=reason)
         for reason in ("DEADLINE_EXCEEDED", "CANCELLED")
     ]
-    assert sum(failed) == 1
-    assert counted(rig, "looseleaf_rpc_latency_seconds_count", method=method) == 2
+    assert sum(failed) >= 1
+    # Each call has one outcome, however many it took.
+    assert counted(rig, "looseleaf_rpc_latency_seconds_count", method=method) == 1 + sum(failed)

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from looseleaf.clock import SystemClock
 from looseleaf.errors import CapacityExceeded, InvalidArgument, NotFound, PreconditionFailed, Unavailable
+from looseleaf.services.scheduler import server
 from looseleaf.v1 import scheduler_pb2, types_pb2
 
 LIMIT_S = 10.0
@@ -131,7 +133,7 @@ async def test_refused_grant_goes_to_another_host(client: Any, start_daemon: Any
 async def test_silent_daemon_is_passed_over_and_its_lease_is_never_valid(
     serve_scheduler: Any, start_daemon: Any,
 ) -> None:
-    async with serve_scheduler(grant_timeout_s=0.3) as client:
+    async with serve_scheduler(grant_timeout_s=1.5) as client:
         silent, free = await start_daemon("h0"), await start_daemon("h1")
         silent.hold_grants = asyncio.Event()
         await client.beat(silent, free)
@@ -146,7 +148,7 @@ async def test_silent_daemon_is_passed_over_and_its_lease_is_never_valid(
 
 
 async def test_daemon_that_is_not_there_is_passed_over(serve_scheduler: Any, start_daemon: Any) -> None:
-    async with serve_scheduler(grant_timeout_s=0.5) as client:
+    async with serve_scheduler(grant_timeout_s=LIMIT_S) as client:
         gone, free = await start_daemon("h0"), await start_daemon("h1")
         await client.beat(gone, free)
         await gone.stop()
@@ -154,13 +156,23 @@ async def test_daemon_that_is_not_there_is_passed_over(serve_scheduler: Any, sta
 
 
 async def test_dead_daemon_ends_its_lease_and_the_next_run_goes_elsewhere(
-    serve_scheduler: Any, start_daemon: Any,
+    serve_scheduler: Any, start_daemon: Any, monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with serve_scheduler(suspect_after_s=0.1, dead_after_s=0.3, lease_ttl_ms=300) as client:
+    class Clock(SystemClock):
+        """The system's, but silence is made by the test."""
+
+        ahead_s = 0.0
+
+        def monotonic_s(self) -> float:
+            return super().monotonic_s() + self.ahead_s
+
+    monkeypatch.setattr(server, "SystemClock", Clock)
+    async with serve_scheduler(suspect_after_s=100.0, dead_after_s=200.0) as client:
         daemon = await start_daemon("h0")
         await client.beat(daemon)
         lease = await client.lease("x1")
         await client.report(lease, "STARTED")
+        monkeypatch.setattr(Clock, "ahead_s", 300.0)
         await until_state(client, "x1", "INDETERMINATE")
         assert (await client.pool()).hosts[0].liveness == "dead"
         await client.beat(await start_daemon("h1"))
