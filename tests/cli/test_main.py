@@ -124,7 +124,8 @@ def test_watch_as_json_ends_quietly_when_its_reader_goes(data: Path) -> None:
     command = [sys.executable, "-m", "looseleaf.cli.main", "status", "--watch", "--json", "--data", str(data)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
-        assert json.loads(process.stdout.readline())["healthy"]
+        # A look at a busy machine may come too late: the next one does not.
+        assert any(json.loads(line)["healthy"] for line in process.stdout)
         process.stdout.close()
         said = process.stderr.read()
     assert (process.returncode, said) == (exits.PIPE_CLOSED, "")

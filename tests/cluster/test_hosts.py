@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,21 +25,21 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster
         yield found
 
 
-HOLD = "%%gpu\nimport time\nheld = torch.ones(5).cuda()\nprint('running', flush=True)\ntime.sleep(4)"
-
-
 def test_cell_runs_on_the_other_host_when_its_own_gpu_is_busy(
-    two_hosts: LocalCluster, new_notebook: Callable[..., Any]
+    two_hosts: LocalCluster, new_notebook: Callable[..., Any], tmp_path: Path
 ) -> None:
+    gate = tmp_path / "gate"
     one, two = (new_notebook(endpoint=two_hosts.kernel_socket("h0")) for _ in range(2))
     for notebook in (one, two):
         notebook.ok("import torch\nbig = torch.arange(3_000_000, dtype=torch.float32)")
-    message = one.start(HOLD)
+    hold = f"while not os.path.exists({str(gate)!r}):\n    time.sleep(0.01)"
+    message = one.start(f"%%gpu\nimport os, time\nheld = torch.ones(5).cuda()\nprint('running', flush=True)\n{hold}")
     other: list[Any] = []
 
     def start_other(outcome: Any) -> None:
         if "running" in outcome.text and not other:
             other.append(two.ok("moved = big.cuda() + 1\nmoved.sum().item()"))
+            gate.touch()
 
     first = one.finish(message, on_output=start_other)
     assert first.status == "ok" and {first.report["host"], other[0].report["host"]} == {"h0", "h1"}
