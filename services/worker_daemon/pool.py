@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +104,8 @@ class WorkerPool:
         return f"was idle for {self.roster.rules.keep_s:g} s"
 
     def _start(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.create_task(work)
+        # In a context of its own: a worker's end is often not its caller's, whose ids its logs must not have.
+        task = asyncio.create_task(work, context=Context())
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import structlog
-from daemon_fakes import FakeReaper, until
+from daemon_fakes import FakeReaper, Parts, until
 
 from looseleaf.errors import NotFound
 from looseleaf.ids import SessionId
@@ -37,7 +37,7 @@ async def test_handler_has_its_connections_session_and_its_messages_ids() -> Non
     assert structlog.contextvars.get_contextvars() == {}
 
 
-async def test_tasks_that_all_sessions_share_have_no_ids_of_the_cell_that_began_them() -> None:
+async def test_tasks_that_all_sessions_share_have_no_ids_of_the_cell_that_began_them(parts: Parts) -> None:
     seen: dict[str, dict[str, Any]] = {}
 
     def look(task: str) -> None:
@@ -60,8 +60,8 @@ async def test_tasks_that_all_sessions_share_have_no_ids_of_the_cell_that_began_
     def new_zygote() -> Zygote:
         return Quiet(ZygoteSettings("python", ()), FakeReaper())
 
-    async def work() -> None:
-        look("given up")
+    async def work(name: str) -> None:
+        look(name)
 
     news, generations, zygote = EvictionNews(forget), ZygoteGenerations(new_zygote), new_zygote()
     with structlog.contextvars.bound_contextvars(session="s-1", execution="x-1"):
@@ -69,9 +69,10 @@ async def test_tasks_that_all_sessions_share_have_no_ids_of_the_cell_that_began_
         assert seen.pop("keeper"), "started by the call itself"
         news.add([(b"r" * 16, 1)])
         zygote.begin()
-        generations._start(work())
-    await until(lambda: len(seen) == 3)
-    assert seen == {"news": {}, "keeper": {}, "given up": {}}
+        generations._start(work("given up"))
+        parts.pool()._start(work("ended worker"))
+    await until(lambda: len(seen) == 4)
+    assert seen == {"news": {}, "keeper": {}, "given up": {}, "ended worker": {}}
     await zygote.stop()
     await news.stop()
     await generations.stop()
