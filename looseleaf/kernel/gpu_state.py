@@ -32,6 +32,10 @@ class GpuState:
         self._run: Shown | None = None
         # The cell whose last text needed no GPU: while it is typed at, nothing is shown as being prepared.
         self._cpu_cell = ""
+        # The cell whose text is looked at. `_passed` counts what makes a preparation nobody's: a run, leaving the cell.
+        self._edited = ""
+        self._passed = 0
+        self._edit_began_at = 0
 
     @property
     def shown(self) -> Shown:
@@ -52,17 +56,21 @@ class GpuState:
 
     def edit_began(self, cell_id: str) -> None:
         """A text is looked at and, if it needs a GPU, prepared for."""
+        self._edited, self._edit_began_at = cell_id, self._passed
         if not cell_id or cell_id != self._cpu_cell:
             self._edit = {"state": "preparing", "cell_id": cell_id}
 
     def edit_ended(self, cell_id: str, told: Mapping[str, Any]) -> None:
-        """`told`: the answer of the preparation (`worker_id`, `prepare_ms`, `recipe`)."""
+        """`told`: the answer of the preparation (`worker_id`, `prepare_ms`, `recipe`).
+
+        One that was on its way when a cell was run, or this one left, makes nothing ready.
+        """
         self._offline = ""
         self._edit = None
         recipe = told.get("recipe")
         label = recipe.get("label") if isinstance(recipe, Mapping) else None
         self._cpu_cell = cell_id if label == "cpu" else ""
-        if told.get("worker_id"):
+        if told.get("worker_id") and self._edit_began_at == self._passed:
             self._lost = ""
             self._edit = {"state": "ready", "cell_id": cell_id, "prepare_ms": told.get("prepare_ms", 0)}
 
@@ -71,12 +79,19 @@ class GpuState:
         self._edit = None
         self._offline = text if reason == "NO_CLUSTER" else ""
 
+    def edit_left(self, cell_id: str) -> None:
+        """Nobody edits this cell any more; empty: whichever it was."""
+        if cell_id in ("", self._edited):
+            self._edit = None
+            self._passed += 1
+
     # -- runs ------------------------------------------------------------------------------------------
 
     def run_began(self, cell_id: str) -> None:
         """A cell is to run on a GPU: what was ready is used or stale now."""
         self._run = {"state": "preparing", "cell_id": cell_id}
         self._edit = None
+        self._passed += 1
         self._lost = ""
 
     def run_ended(self, reply: Mapping[str, Any]) -> None:

@@ -68,8 +68,9 @@ class Pages:
         try:
             if message.get("kind") in WATCHED:
                 self.note(GpuState.event, message)
-        except TypeError as error:
-            log.warning("event_not_shown %s", error)
+        except Exception as error:
+            # It would end the link, and with it the cell that runs.
+            log.warning("event_not_shown error=%s", type(error).__name__)
 
     def shown(self) -> dict[str, Any]:
         """What holds now."""

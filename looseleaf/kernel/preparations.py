@@ -60,6 +60,7 @@ class Preparations:
             return {"status": "ok"}
         mine = self._latest = object()
         if not signal.prepares:
+            self._pages.note(GpuState.edit_left, signal.cell_id)
             return {"status": "ok", "skipped_reason": LEFT}
         async with self._one_at_a_time:
             if self._latest is not mine:

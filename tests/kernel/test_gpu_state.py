@@ -56,6 +56,44 @@ def test_typing_in_a_cpu_cell_shows_no_preparation_once_that_is_known() -> None:
     assert state.shown["state"] == "preparing"
 
 
+@pytest.mark.parametrize("passed", [("run_began", "c"), ("run_began", "d"), ("edit_left", "c"), ("edit_left", "")])
+def test_preparation_that_was_on_its_way_makes_nothing_ready(passed: tuple[str, str]) -> None:
+    name, cell_id = passed
+    for prepared_before in (False, True):
+        state = GpuState()
+        state.edit_began("c")
+        if prepared_before:
+            state.edit_ended("c", READY)
+            assert state.shown["state"] == "ready"
+        getattr(state, name)(cell_id)
+        if not prepared_before:
+            state.edit_ended("c", READY)
+        state.run_ended({"status": "ok"})
+        assert state.shown == {"state": "released"}
+        # What is edited from now on counts.
+        state.edit_began("c")
+        state.edit_ended("c", READY)
+        assert state.shown["state"] == "ready"
+
+
+def test_leaving_a_cell_leaves_what_another_has_ready() -> None:
+    state = GpuState()
+    state.edit_began("c")
+    state.edit_left("b")
+    state.edit_ended("c", READY)
+    state.edit_left("b")
+    assert state.shown["state"] == "ready"
+
+
+def test_text_that_is_edited_while_a_cell_runs_is_ready_after_it() -> None:
+    state = GpuState()
+    state.run_began("c")
+    state.edit_began("d")
+    state.edit_ended("d", READY)
+    state.run_ended({"status": "ok"})
+    assert state.shown["cell_id"] == "d" and state.shown["state"] == "ready"
+
+
 @pytest.mark.parametrize("reason", sorted(LOST_REASONS))
 def test_lost_worker_is_told_until_the_next_one(reason: str) -> None:
     state = GpuState()
@@ -115,7 +153,23 @@ def test_pages_get_each_change_once_and_only_the_newest_pages_do() -> None:
     assert pages.shown() == {"state": "preparing", "cell_id": "c", "change": 1}
 
 
-def test_page_that_cannot_be_told_and_an_odd_event_stop_nothing() -> None:
+@pytest.mark.parametrize("error", [TypeError, ValueError, AttributeError, KeyError, RuntimeError])
+def test_event_that_cannot_be_shown_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: type[Exception]
+) -> None:
+    def fail(_state: GpuState, _message: Any) -> None:
+        raise error("a fault of ours")
+
+    monkeypatch.setattr(GpuState, "event", fail)
+    pages = Pages(lambda _page, _state: None)
+    pages.take_event({"kind": "left", "state": "held"})
+    assert f"event_not_shown error={error.__name__}" in caplog.text
+    # It holds no lock.
+    pages.note(GpuState.run_began, "c")
+    assert pages.shown()["state"] == "preparing"
+
+
+def test_page_that_cannot_be_told_stops_nothing() -> None:
     told: list[str] = []
 
     def push(page: str, state: dict[str, Any]) -> None:
@@ -127,7 +181,5 @@ def test_page_that_cannot_be_told_and_an_odd_event_stop_nothing() -> None:
     pages.met("gone")
     pages.met("here")
     pages.note(GpuState.run_began, "c")
-    for odd in ({"kind": []}, {"kind": "stage", "stage": []}, {"kind": "left", "items": 5, "state": []}, {}):
-        pages.take_event(odd)
     pages.note(GpuState.run_ended, {})
     assert told == ["preparing", "released"]

@@ -75,3 +75,5 @@ def test_answer_and_page_have_the_state_of_the_preparation() -> None:
     refused = asyncio.run(preparations.answer({"source": 1}))
     assert (refused["ename"], refused["state"]) == ("FIELD_MALFORMED", reply["state"])
     assert len(pushed) == 2
+    left = asyncio.run(preparations.answer({"kind": "blur", "cell_id": "c", "page": "p"}))
+    assert left["state"]["state"] == "released" and pushed[2:] == [("p", "released")]
