@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -22,16 +23,30 @@ REQUEST, REPLY = PREPARE_REQUEST.encode(), PREPARE_REPLY.encode()
 SERVER_TIMEOUT_S = 120.0
 # Of everything that is waited for in the page, on a busy machine.
 PAGE_TIMEOUT_S = 120.0
+# Of all waits for one page together.
+WAITS_TIMEOUT_S = 600.0
+# Of a test with its cluster, server and page: so much more than its waits that on a slow machine the wait which takes
+# too long fails, with its name, and not the test around it.
+TEST_TIMEOUT_S = WAITS_TIMEOUT_S + 2 * SERVER_TIMEOUT_S + 2 * PAGE_TIMEOUT_S
 POLL_S = 0.05
+# The header comes first in a frame.
+MESSAGE_ID = re.compile(rb'"msg_id":\s*"([^"]+)"')
 
 
-def wait_until(condition: Callable[[], Any], what: str, timeout_s: float = PAGE_TIMEOUT_S) -> Any:
+def wait_until(condition: Callable[[], Any], what: str, timeout_s: float) -> Any:
     """The first true value of `condition`."""
     limit_s = time.monotonic() + timeout_s
     while not (found := condition()):
-        assert time.monotonic() < limit_s, f"{what}: not within {timeout_s:g} s"
+        assert time.monotonic() < limit_s, f"{what}: not within {timeout_s:.0f} s"
         time.sleep(POLL_S)
     return found
+
+
+def own_id(frame: bytes) -> bytes:
+    """The id of the message in a frame; its answer names it as the parent's."""
+    found = MESSAGE_ID.search(frame)
+    assert found is not None, frame
+    return found[1]
 
 
 class JupyterServer:
@@ -55,7 +70,12 @@ class JupyterServer:
             ],
             stdout=self._output, stderr=subprocess.STDOUT, cwd=folder, env={**os.environ, **self._folders(folder)},
         )  # fmt: skip
-        self.url = str(wait_until(lambda: self._serving(folder), f"the server, see {self.log}", SERVER_TIMEOUT_S))
+        try:
+            self.url = str(wait_until(lambda: self._serving(folder), f"the server, see {self.log}", SERVER_TIMEOUT_S))
+        except BaseException:
+            # Nobody else has it yet to stop it.
+            self.stop()
+            raise
 
     @staticmethod
     def _folders(folder: Path) -> dict[str, str]:
@@ -112,6 +132,9 @@ class JupyterServer:
 
     def stop(self) -> None:
         """Ends it with its kernels."""
+        if self._process.poll() is not None:
+            self._output.close()
+            return
         process = psutil.Process(self._process.pid)
         children = process.children(recursive=True)
         self._process.terminate()
@@ -133,14 +156,16 @@ class Page:
         self._state_item = state_item
         self._shots = shots
         self._url = url
+        self._waits_end_s = time.monotonic() + WAITS_TIMEOUT_S
         page.set_default_timeout(PAGE_TIMEOUT_S * 1000)
         page.on("dialog", lambda dialog: dialog.accept())
         page.on("websocket", self._listen)
         # Messages between page and kernel that are about edits.
         self.edits_sent: list[bytes] = []
-        self.edits_answered = 0
+        self.edits_answered: list[bytes] = []
         # Every state that was shown, in order, however short: the page itself keeps them.
         page.add_init_script(RECORD_STATES % ((json.dumps(state_item),) * 2))
+        page.add_init_script(KEEP_SOCKETS)
         self.open()
 
     def open(self) -> None:
@@ -148,6 +173,11 @@ class Page:
         self.page.goto(self._url)
         self.page.locator(".jp-Notebook .jp-CodeCell").first.wait_for()
         self.page.locator(f"{self._state_item}[data-state]").first.wait_for()
+
+    def wait_until(self, condition: Callable[[], Any], what: str) -> Any:
+        """The first true value of `condition`; no wait is longer than what is left of all waits for this page."""
+        left_s = max(0.0, self._waits_end_s - time.monotonic())
+        return wait_until(condition, what, min(PAGE_TIMEOUT_S, left_s))
 
     def _listen(self, socket: Any) -> None:
         socket.on("framesent", self._note_sent)
@@ -158,16 +188,26 @@ class Page:
             self.edits_sent.append(frame)
 
     def _note_received(self, frame: Any) -> None:
-        self.edits_answered += isinstance(frame, bytes) and REPLY in frame
+        if isinstance(frame, bytes) and REPLY in frame:
+            self.edits_answered.append(frame)
 
-    def wait_answered(self, more_than: int) -> None:
-        """Waits until the kernel has answered more edits than so many."""
-        wait_until(lambda: self._pumped() > more_than, f"more than {more_than} answered edits")
+    def wait_answered(self, text: str) -> None:
+        """Waits until the page has sent exactly this text as an edit, and the kernel has answered it."""
+        self.wait_until(lambda: self._answered(text), f"the answer to the edit {text!r}")
 
-    def _pumped(self) -> int:
-        # Events of the page are handed out while a call to it waits.
+    def _answered(self, text: str) -> bool:
+        return any(own_id(frame) in answer for frame in self.sent(text) for answer in self.edits_answered)
+
+    def sent(self, text: str) -> list[bytes]:
+        """What the page has sent before Run with exactly this text."""
+        # Events of the page are handed out only while a call to it waits.
         self.page.evaluate("0")
-        return self.edits_answered
+        source = b'"source":' + json.dumps(text).encode()
+        return [frame for frame in self.edits_sent if source in frame]
+
+    def drop_connections(self) -> None:
+        """Closes the page's sockets, as a lost network does."""
+        self.page.evaluate("window.openSockets.splice(0).forEach(socket => socket.close())")
 
     def cell(self, place: int) -> Any:
         """The code cell at this place."""
@@ -194,13 +234,13 @@ class Page:
 
     def wait_output(self, place: int, text: str) -> str:
         """Waits until `text` is shown under the cell."""
-        wait_until(lambda: text in self.output(place), f"{text!r} under cell {place}")
+        self.wait_until(lambda: text in self.output(place), f"{text!r} under cell {place}")
         return self.output(place)
 
     def wait_ended(self, place: int, count: int) -> None:
         """Waits for the cell's number: it has ended as that execution."""
         prompt = self.cell(place).locator(".jp-InputPrompt")
-        wait_until(lambda: prompt.inner_text().strip() == f"[{count}]:", f"[{count}] before cell {place}")
+        self.wait_until(lambda: prompt.inner_text().strip() == f"[{count}]:", f"[{count}] before cell {place}")
 
     def command(self, keys: str) -> None:
         """Keys of the command mode, such as "ii"."""
@@ -220,7 +260,7 @@ class Page:
 
     def wait_state(self, *states: str) -> None:
         """Waits until one of these states is shown."""
-        wait_until(lambda: self.state in states, f"state {' or '.join(states)}")
+        self.wait_until(lambda: self.state in states, f"state {' or '.join(states)}")
 
     def states(self) -> list[str]:
         """All states that this page has shown since it was loaded."""
@@ -235,6 +275,15 @@ class Page:
         self.page.screenshot(path=self._shots / f"{name}.png")
 
 
+KEEP_SOCKETS = """
+window.openSockets = [];
+window.WebSocket = class extends window.WebSocket {
+  constructor(...args) {
+    super(...args);
+    window.openSockets.push(this);
+  }
+};
+"""
 # Old values too: of several changes that an observer is told together, none is lost.
 RECORD_STATES = """
 window.looseleafStates = [];

@@ -85,8 +85,10 @@ def open_notebook(
         return Page(context.new_page(), f"{server.url}/{place.format(stem=stem)}", item, SHOTS)
 
     yield open_
-    # How the page looked when its test ended, well or not.
-    for page in context.pages:
-        page.screenshot(path=SHOTS / f"end-{request.node.name}.png")
-    context.close()
-    server.end_kernels()
+    try:
+        # How the pages looked when their test ended, well or not.
+        for number, page in enumerate(context.pages):
+            page.screenshot(path=SHOTS / f"end-{request.node.name}-{number}.png")
+    finally:
+        context.close()
+        server.end_kernels()

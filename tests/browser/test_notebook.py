@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from browser_rig import JupyterServer, Page, wait_until
+from browser_rig import TEST_TIMEOUT_S, JupyterServer, Page
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(TEST_TIMEOUT_S)]
 PROGRAM = "notebook"
 
 
@@ -25,7 +25,7 @@ def test_cell_is_prepared_while_it_is_typed_and_shown_in_the_toolbar(
     answer.press("Enter")
     page.wait_output(0, "Ada")
     page.wait_ended(0, 1)
-    wait_until(lambda: "saved" in page.footer(0), "the times of the cell")
+    page.wait_until(lambda: "saved" in page.footer(0), "the times of the cell")
     page.run(1)
     page.wait_state("running")
     assert server.kernel_state("seven.ipynb") == "busy"
