@@ -17,6 +17,11 @@ def cell_key(cell: Any, index: int) -> str:
 
 def device_wish(cell: Any) -> str:
     """The device that the cell's metadata asks for, gpu or cpu; else empty."""
-    wishes = cell.metadata.get("looseleaf")
-    device = wishes.get("device", "") if isinstance(wishes, dict) else ""
+    device = wishes_of(cell).get("device", "")
     return device if device in ("gpu", "cpu") else ""
+
+
+def wishes_of(cell: Any) -> dict[str, Any]:
+    """What the cell's metadata asks for (docs/magics.md), unchecked: the kernel passes over what means nothing."""
+    found = cell.metadata.get("looseleaf")
+    return {key: found[key] for key in ("device", "keep") if key in found} if isinstance(found, dict) else {}

@@ -20,7 +20,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbclient.util import ensure_async, run_sync
 
-from looseleaf.batch.cells import cell_key, device_wish, is_executed
+from looseleaf.batch.cells import cell_key, device_wish, is_executed, wishes_of
 from looseleaf.batch.report import CellRecord
 from looseleaf.batch.save_keeper import SaveKeeper
 from looseleaf.errors import Timeout
@@ -195,7 +195,7 @@ class BatchClient(NotebookClient):
         assert self.kc is not None
         # nbclient sends no metadata; a notebook's page does.
         self.kc.session.metadata = {
-            "cellId": cell.get("id", ""), "looseleaf": {"device": device_wish(cell), "priority": self._priority},
+            "cellId": cell.get("id", ""), "looseleaf": {**wishes_of(cell), "priority": self._priority},
         }  # fmt: skip
         self._began_s = time.monotonic()
         self._begun.clear()

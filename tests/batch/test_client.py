@@ -7,12 +7,16 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from looseleaf.batch.cells import device_wish, wishes_of
 from looseleaf.batch.pool import Pool
 from looseleaf.batch.run import run_notebook
 
 
 def test_run_prepares_the_next_gpu_cell_and_records_each_cell(daemon: Any, make_notebook: Any, tmp_path: Path) -> None:
-    nb = make_notebook("x = 1", "", "%%gpu\nx += 1\nprint('gpu', x)", "x", "1 + 1", c4={"looseleaf": {"device": "gpu"}})
+    wishes = {"device": "gpu", "keep": "60s", "priority": "interactive"}
+    nb = make_notebook("x = 1", "", "%%gpu\nx += 1\nprint('gpu', x)", "x", "1 + 1", c4={"looseleaf": wishes})
     started: list[str] = []
 
     def on_start(cell: Any, _index: int) -> None:
@@ -32,8 +36,20 @@ def test_run_prepares_the_next_gpu_cell_and_records_each_cell(daemon: Any, make_
     asked = [body["cell_id"] for kind, body in daemon.requests if kind == "prepare"]
     assert asked[0] == "c2"
     submitted = [body for kind, body in daemon.requests if kind == "submit"]
-    assert [(body["cell_id"], body["priority"]) for body in submitted] == [("c2", "batch"), ("c4", "batch")]
+    told = [(body["cell_id"], body["priority"], body["context"]["keep_s"]) for body in submitted]
+    assert told == [("c2", "batch", 0), ("c4", "batch", 60)]
     assert result.kernel_pid and result.records[1].worker == 4242
+
+
+@pytest.mark.parametrize(("metadata", "wishes", "device"), [
+    ({"device": "cpu", "keep": 90}, {"device": "cpu", "keep": 90}, "cpu"), ({"keep": "1h"}, {"keep": "1h"}, ""),
+    ({"device": ["gpu"], "priority": "interactive"}, {"device": ["gpu"]}, ""), ("gpu", {}, ""), (None, {}, ""),
+])  # fmt: skip
+def test_wishes_of_a_cell_are_those_of_its_metadata(
+    make_notebook: Any, metadata: Any, wishes: Any, device: str
+) -> None:
+    [cell] = make_notebook("1", c0={"looseleaf": metadata}).cells
+    assert wishes_of(cell) == wishes and device_wish(cell) == device
 
 
 def test_run_failing_cell_ends_it_and_outputs_stay(daemon: Any, make_notebook: Any, tmp_path: Path) -> None:
