@@ -273,7 +273,7 @@ class BatchClient(NotebookClient):
             "cell_id": cell.get("id", ""), "source": cell.source, "edit_sequence": self._edit_sequence,
             "device_override": device_wish(cell),
         }  # fmt: skip
-        return await self._ask(PREPARE_REQUEST, asked, PREPARE_REPLY_TIMEOUT_S, "PREPARE_TIMEOUT")
+        return await self._ask(PREPARE_REQUEST, asked, PREPARE_REPLY_TIMEOUT_S, "REQUEST_TIMEOUT")
 
     async def _ask_to_save(self, message_type: str, asked: dict[str, Any]) -> dict[str, Any]:
         return await self._ask(message_type, asked, SAVE_REPLY_TIMEOUT_S, "SAVE_TIMEOUT")

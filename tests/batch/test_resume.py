@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import queue
 from pathlib import Path
 from typing import Any
 
 import pytest
 from batch_fixtures import notebook_of, write_notebook_of
+from jupyter_client.session import Session
 
-from looseleaf.batch import save_keeper, several
+from looseleaf.batch import client, save_keeper, several
 from looseleaf.batch.files import plan_jobs, read_notebook
 from looseleaf.batch.pool import Pool
 from looseleaf.batch.progress import ProgressShown
@@ -19,7 +21,7 @@ from looseleaf.batch.run import BatchResult, Outcome
 from looseleaf.batch.save_keeper import SaveKeeper, StateGone
 from looseleaf.batch.several import RunOptions, RunsResult, run_all
 from looseleaf.checkpoint.version_list import ListedVersion
-from looseleaf.errors import PreconditionFailed
+from looseleaf.errors import PreconditionFailed, Timeout, Unavailable
 from looseleaf.kernel.save_points import SavePoints, newest_whole
 
 
@@ -270,3 +272,39 @@ def test_run_that_begins_anew_has_no_variable_of_the_one_before(daemon: Any, tmp
     again = run(first_cell, resume=True)
     assert (again.failed_cell, again.first_index) == ("c1", 0)
     assert ResumeRecord.read(output).session_id != kept.session_id
+
+
+@pytest.mark.parametrize(("method", "reason"), [("_ask_to_save", "SAVE_TIMEOUT"), ("_ask_prepare", "REQUEST_TIMEOUT")])
+def test_kernel_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch, method: str, reason: str) -> None:
+    class Silent:
+        def __init__(self) -> None:
+            self.session, self.control_channel = Session(), self
+
+        def send(self, _message: Any) -> None:
+            pass
+
+        async def get_msg(self, timeout: float) -> Any:
+            raise queue.Empty
+
+        async def is_alive(self) -> bool:
+            return True
+
+    monkeypatch.setattr(client, "SAVE_REPLY_TIMEOUT_S", -1.0)
+    monkeypatch.setattr(client, "PREPARE_REPLY_TIMEOUT_S", -1.0)
+    nb = notebook_of("1")
+    asker = client.BatchClient(nb, endpoint="unused")
+    asker.kc = Silent()  # type: ignore[assignment]
+    asked = (nb.cells[0],) if method == "_ask_prepare" else ("looseleaf_save_point_request", {})
+    with pytest.raises(Timeout, match=reason):
+        asyncio.run(getattr(asker, method)(*asked))
+    asker._folder.rmdir()
+
+
+def test_state_that_cannot_be_fetched_in_time_runs_nothing(tmp_path: Path) -> None:
+    async def ask(_kind: str, _content: Any) -> dict[str, Any]:
+        raise Timeout("SAVE_TIMEOUT", "no answer")
+
+    nb = notebook_of("a = 1")
+    keeper = SaveKeeper(ResumeRecord(tmp_path / "r", "s-1", [done(nb, 0, version=1)]), nb)
+    with pytest.raises(Unavailable, match="RESUME_FAILED"):
+        asyncio.run(keeper.begin(ask, nb))
