@@ -11,6 +11,7 @@ import os
 import socket
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import PurePath
@@ -83,13 +84,28 @@ class Effects:
             self.seen.append(what)
 
     def tell(self, what: str) -> None:
-        """As `note`, if it is of the cell's thread and of no import."""
-        if self._touch.is_own_thread() and not is_importing():
+        """As `note`, if it is of the cell's thread, of no import and not the kernel's own."""
+        if self._touch.is_own_thread() and not is_importing() and not _own.depth:
             self.note(what)
 
 
+class _Own(threading.local):
+    depth = 0
+
+
+_own: Final = _Own()
 _watched: Effects | None = None
 _is_hooked = False
+
+
+@contextmanager
+def kernels_own() -> Iterator[None]:
+    """Inside, what this thread does is the kernel's own work and no effect of the cell, such as its journal's files."""
+    _own.depth += 1
+    try:
+        yield
+    finally:
+        _own.depth -= 1
 
 
 @contextmanager

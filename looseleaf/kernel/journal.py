@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from looseleaf.kernel.effects import kernels_own
 from looseleaf.kernel.journal_files import HEAD, TAILS, folder_of, part_name, sequences_in, stats_in
 from looseleaf.kernel.journal_reader import last_pid
 from looseleaf.units import MIB
@@ -85,7 +86,7 @@ class OutputJournal:
         # A run folder that is not there belongs to no cluster.
         if self._off or os.getpid() != self._pid or not self._root.parent.is_dir():
             return
-        with self._lock:
+        with self._lock, kernels_own():
             try:
                 if self._folder is None:
                     self._begin_folder(session_id)
@@ -113,7 +114,7 @@ class OutputJournal:
     def _record(self, request_id: str, record: dict[str, Any]) -> None:
         if self._off or os.getpid() != self._pid:
             return
-        with self._lock:
+        with self._lock, kernels_own():
             if (execution := self._open.get(request_id)) is None:
                 return
             try:

@@ -22,6 +22,7 @@ from looseleaf.devices.touch import GpuTouch, TouchWatch, touch_in, watched
 from looseleaf.devices.touch import tell as tell_touch
 from looseleaf.kernel import effects
 from looseleaf.kernel.effects import EFFECTS_MAX, TEMPORARY_MAX, Effects, effect_of
+from looseleaf.kernel.journal import OutputJournal
 
 
 def seen_of(act: Callable[[], object]) -> list[str]:
@@ -53,6 +54,21 @@ def test_effects_outside_are_seen_and_nothing_after_the_cell(tmp_path: Path) -> 
         assert any(word in what for what in seen_of(act)), word
     path.write_text("not watched")
     assert seen_of(lambda: None) == []
+
+
+def test_what_the_kernel_writes_for_itself_is_no_effect(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    journal = OutputJournal(tmp_path / "run" / "outputs", lambda: "a.ipynb", 1 << 20)
+
+    def show() -> None:
+        journal.begin("s-1", "r-1", count=1, cell_id="c", source="print(1)")
+        journal.take("r-1", "stream", {"name": "stdout", "text": "1"})
+        journal.end("r-1", "ok")
+
+    assert seen_of(show) == []
+    assert list((tmp_path / "run" / "outputs").rglob("*.0"))
+    # Only what it does there: the cell's own files are seen as ever.
+    assert seen_of(lambda: [show(), (tmp_path / "own").touch()]) != []
 
 
 def test_reading_probing_and_temporary_files_are_no_effects(tmp_path: Path) -> None:
