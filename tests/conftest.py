@@ -24,6 +24,8 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+# IPython warns of a virtual environment that is active and not the one that runs the tests.
+os.environ.pop("VIRTUAL_ENV", None)
 # No property depends on how fast the machine is.
 hypothesis.settings.register_profile(
     "any-machine", hypothesis.settings(), deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from looseleaf.clock import SystemClock
 from looseleaf.errors import CapacityExceeded, InvalidArgument, NotFound, PreconditionFailed, Unavailable
-from looseleaf.services.scheduler import server
 from looseleaf.v1 import scheduler_pb2, types_pb2
 
 LIMIT_S = 10.0
@@ -156,23 +154,13 @@ async def test_daemon_that_is_not_there_is_passed_over(serve_scheduler: Any, sta
 
 
 async def test_dead_daemon_ends_its_lease_and_the_next_run_goes_elsewhere(
-    serve_scheduler: Any, start_daemon: Any, monkeypatch: pytest.MonkeyPatch,
+    serve_scheduler: Any, start_daemon: Any,
 ) -> None:
-    class Clock(SystemClock):
-        """The system's, but silence is made by the test."""
-
-        ahead_s = 0.0
-
-        def monotonic_s(self) -> float:
-            return super().monotonic_s() + self.ahead_s
-
-    monkeypatch.setattr(server, "SystemClock", Clock)
-    async with serve_scheduler(suspect_after_s=100.0, dead_after_s=200.0) as client:
+    async with serve_scheduler(suspect_after_s=2.0, dead_after_s=3.0, lease_ttl_ms=1_000) as client:
         daemon = await start_daemon("h0")
         await client.beat(daemon)
         lease = await client.lease("x1")
         await client.report(lease, "STARTED")
-        monkeypatch.setattr(Clock, "ahead_s", 300.0)
         await until_state(client, "x1", "INDETERMINATE")
         assert (await client.pool()).hosts[0].liveness == "dead"
         await client.beat(await start_daemon("h1"))
@@ -223,7 +211,7 @@ async def test_caller_that_leaves_the_queue_makes_room(client: Any, start_daemon
             await until(client, lambda pool: pool.queued_runs == 2)
         await until(client, lambda pool: pool.queued_runs == 1)
         assert (await stays.read()).queue.position == 1
-    assert await client.state("x1") == "FAILED"
+    await until_state(client, "x1", "FAILED")
 
 
 async def test_caller_that_leaves_during_the_grant_gives_the_lease_back(client: Any, start_daemon: Any) -> None:
