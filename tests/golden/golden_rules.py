@@ -44,7 +44,8 @@ RULES = (
     Rule(
         "time per loop", "%timeit prints how long each loop took, and chooses how many to run",
         _replace(
-            r"(?:The slowest run took [^\n]* longer than the fastest[^\n]*\n)?\b\d+(?:\.\d+)? [mµμnu]?s ± [^\n]*",
+            r"(?:The slowest run took [^\n]* longer than the fastest[^\n]*\n)?"
+            r"\b(?:\d+(?:\.\d+)?(?:e\+\d+)? ?(?:d|h|min|[mµμnu]?s) ){1,4}± [^\n]*",
             "... per loop",
         ),
     ),

@@ -22,6 +22,7 @@ EXAMPLES: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = {
                 "1.2 ms ± 3 µs per loop (mean ± std. dev. of 7 runs, 100 loops each)",
                 "970 µs ± 1 µs per loop (mean ± std. dev. of 7 runs, 1,000 loops each)",
             ),
+            ("1e+03 ms ± 20 ms per loop (mean)", "1min 2s ± 3 s per loop (mean)"),
             ("The slowest run took 7 times longer than the fastest. So.\n9 μs ± 6 μs per loop", "8 μs ± 1 μs per loop"),
         ],
         [
