@@ -58,7 +58,8 @@ class Adapter:
 
     # What must be taken out of a namespace before it can be saved: nothing.
     patch: tuple[tuple[str, str], ...] = ()
-    imports = "import numpy.random, looseleaf.local.peer, looseleaf.services.checkpoint_store.store"
+    # This module last: it takes down what all modules were.
+    imports = "import numpy.random, rocksdbpy, looseleaf.services.checkpoint_store.store, looseleaf.local.peer"
 
     def __init__(self) -> None:
         self.written = 0
