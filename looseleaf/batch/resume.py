@@ -120,7 +120,7 @@ def source_hash(nb: Any, index: int) -> str:
     """Of the texts of all code cells up to this one: a cell that was put in between is a change, too."""
     digest = hashlib.sha256()
     for cell in nb.cells[: index + 1]:
-        if cell.cell_type == "code" and cell.source.strip():
+        if is_executed(cell):
             digest.update(len(cell.source).to_bytes(8, "big") + cell.source.encode("utf-8", "surrogatepass"))
     return digest.hexdigest()[:32]
 

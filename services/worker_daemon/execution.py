@@ -15,6 +15,7 @@ import structlog
 from looseleaf.errors import Conflict, Internal, InvalidArgument, LooseLeafError, Timeout, Unavailable
 from looseleaf.ids import Version
 from looseleaf.protocol import fields
+from looseleaf.services.worker_daemon.core import worker_ends
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.core.worker_life import Stage
 from looseleaf.services.worker_daemon.execution_figures import CellTimes, misses
@@ -208,7 +209,7 @@ class CellExecution:
         self._hold = hold = LeftHold(self._left, self._host.keep_leftovers_s, self.record)
         worker.facts.stage = Stage.SAVING
         if await hold.until_over(worker.lost) is pb.LEFT_STATE_LIMIT:
-            worker.facts.end_reason = "was ended with what its cell had left running"
+            worker.facts.end = worker_ends.LEFTOVERS
             await worker.discard()
         worker.facts.stage = Stage.GONE if worker.lost.done() else Stage.COMPLETED
 
@@ -379,7 +380,7 @@ class CellExecution:
     def _cut_off(self, why: LooseLeafError) -> None:
         self._cut = self._cut or why
         if self._worker is not None:
-            self._worker.facts.end_reason = f"was ended with its cell ({self._cut.message})"
+            self._worker.facts.end = worker_ends.cut_off(self._cut.message)
             self._worker.kill()
 
 

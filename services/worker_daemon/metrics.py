@@ -9,23 +9,12 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from looseleaf.rpc.metrics import BYTES_BUCKETS, LATENCY_BUCKETS_S, START_BUCKETS_S, prepare_seconds
+from looseleaf.services.worker_daemon.core.worker_ends import WorkerEnd
 from looseleaf.services.worker_daemon.generations import ZygoteGenerations
 from looseleaf.v1 import scheduler_pb2
 
 WORKER_STAGES: Final = ("import", "restore")
 PREFETCH_RESULTS: Final = ("used", "stale", "wasted")
-# How the sentences of `WorkerFacts.end_reason` begin, and the word that stands for each in a label.
-END_REASONS: Final = {
-    "was idle": "idle",
-    "made way": "made_way",
-    "was started before packages": "outdated",
-    "belonged to an earlier owner": "superseded",
-    "was ended as its notebook asked": "asked",
-    "was ended as its cell had run out": "out_of_gpu_memory",
-    "was ended after a failure": "failure",
-    "was ended with its cell": "cell_cut_off",
-    "was ended with what its cell had left": "leftovers",
-}
 
 
 class DaemonMetrics:
@@ -112,19 +101,15 @@ class DaemonMetrics:
         """A cell used GPUs for so many GPU-seconds."""
         self._busy.inc(gpu_s)
 
-    def worker_ended(self, how: str, end_reason: str) -> None:
-        """A worker process is gone; both as `WorkerProcess.lost` and `WorkerFacts.end_reason` say."""
-        self._exits.labels(exit_reason(how, end_reason)).inc()
+    def worker_ended(self, how: str, end: WorkerEnd | None) -> None:
+        """A worker process is gone; both as `WorkerProcess.lost` and `WorkerFacts.end` say."""
+        self._exits.labels(exit_reason(how, end)).inc()
 
 
-def exit_reason(how: str, end_reason: str) -> str:
+def exit_reason(how: str, end: WorkerEnd | None) -> str:
     """One word for why a worker ended: the decision if there was one, else the signal or kind of exit code."""
-    # The longest first: one sentence may begin as another does.
-    for beginning in sorted(END_REASONS, key=len, reverse=True):
-        if end_reason.startswith(beginning):
-            return END_REASONS[beginning]
-    if end_reason:
-        return "other"
+    if end is not None:
+        return end.word
     if how.startswith("was killed by SIG"):
         return how.removeprefix("was killed by ").split()[0].rstrip(":")
     if how.startswith("was killed by"):

@@ -16,7 +16,9 @@ import structlog
 from looseleaf.errors import CapacityExceeded, Conflict, LooseLeafError, PreconditionFailed, Timeout, Unavailable
 from looseleaf.ids import Epoch, SessionId, Version, WorkerId, new_worker_id
 from looseleaf.protocol import fields
+from looseleaf.services.worker_daemon.core import worker_ends
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
+from looseleaf.services.worker_daemon.core.worker_ends import WorkerEnd
 from looseleaf.services.worker_daemon.core.worker_life import KeepRules, Stage, WorkerFacts, WorkerRoster
 from looseleaf.services.worker_daemon.metrics import DaemonMetrics
 from looseleaf.services.worker_daemon.reaper import Reaper
@@ -30,10 +32,6 @@ TICK_S = 1.0
 # Ends of workers with unsaved variables that are told to the scheduler, and for how long.
 ENDED_HOLDERS_MAX = 64
 ENDED_HOLDERS_TOLD_S = 600.0
-EARLIER_OWNER = "belonged to an earlier owner of its notebook"
-SPENT = "was ended as its cell had run out of GPU memory"
-MADE_WAY = "made way for another cell, after the time for which it was kept"
-INSTALLED_SINCE = "was started before packages were installed"
 
 
 @dataclass(frozen=True)
@@ -100,8 +98,8 @@ class WorkerPool:
                 self._start(self.evict(facts.worker_id, self._idle_too_long))
 
     @property
-    def _idle_too_long(self) -> str:
-        return f"was idle for {self.roster.rules.keep_s:g} s"
+    def _idle_too_long(self) -> WorkerEnd:
+        return worker_ends.idle(self.roster.rules.keep_s)
 
     def _start(self, work: Coroutine[Any, Any, Any]) -> None:
         # In a context of its own: a worker's end is often not its caller's, whose ids its logs must not have.
@@ -117,7 +115,7 @@ class WorkerPool:
         self._environment_id = await self._forker.environment_id()
         for facts in self.facts():
             if not facts.is_of(self._environment_id, "") and facts.evictable and not facts.unsaved:
-                self._start(self.evict(facts.worker_id, INSTALLED_SINCE))
+                self._start(self.evict(facts.worker_id, worker_ends.INSTALLED_SINCE))
 
     def usable(
         self, worker_id: WorkerId | None, session_id: SessionId, epoch: Epoch, *, kernel_environment_id: str = "",
@@ -158,7 +156,7 @@ class WorkerPool:
                 except BaseException as error:
                     if not _unharmed(worker, error):
                         if not isinstance(error, Unavailable):
-                            worker.facts.end_reason = worker.facts.end_reason or "was ended after a failure"
+                            worker.facts.end = worker.facts.end or worker_ends.FAILURE
                         worker.kill()
                     raise
         finally:
@@ -167,14 +165,14 @@ class WorkerPool:
             self._changed()
             if worker.facts.stage is Stage.COMPLETED:
                 if worker.facts.spent:
-                    self._start(self.evict(worker.facts.worker_id, SPENT))
+                    self._start(self.evict(worker.facts.worker_id, worker_ends.SPENT))
                 elif self.roster.rules.keep_s == 0:
                     self._start(self.evict(worker.facts.worker_id, self._idle_too_long))
 
     async def _fork(self, session_id: SessionId, epoch: Epoch) -> WorkerProcess:
         for old in self.roster.of_session(session_id):
             if old.epoch < epoch:
-                self._start(self.evict(old.worker_id, EARLIER_OWNER, even_held=True))
+                self._start(self.evict(old.worker_id, worker_ends.EARLIER_OWNER, even_held=True))
         # Counted before the first wait: forks that run side by side must not fill one place twice.
         self._forks_under_way += 1
         try:
@@ -198,7 +196,7 @@ class WorkerPool:
     async def _make_room(self) -> None:
         while len(self.roster.workers) + self._forks_under_way > self.roster.rules.workers_max:
             victim = self.roster.to_make_room(time.monotonic())
-            if victim is None or not await self.evict(victim.worker_id, "made way for another worker of its host"):
+            if victim is None or not await self.evict(victim.worker_id, worker_ends.HOST_FULL):
                 raise CapacityExceeded(
                     "WORKERS_FULL",
                     f"this host already runs {len(self.roster.workers)} workers, all in use; nothing was run, run the "
@@ -209,11 +207,12 @@ class WorkerPool:
     async def _forget_when_lost(self, worker: WorkerProcess) -> None:
         how = await asyncio.shield(worker.lost)
         facts = worker.facts
-        self.metrics.worker_ended(how, facts.end_reason)
+        self.metrics.worker_ended(how, facts.end)
         if facts.prepared_ahead:
             self.metrics.prefetched("wasted")
         if facts.unsaved:
-            self._ended_holders.append(EndedHolder(facts.worker_id, facts.end_reason or how, time.monotonic()))
+            why = facts.end.sentence if facts.end is not None else how
+            self._ended_holders.append(EndedHolder(facts.worker_id, why, time.monotonic()))
         self.roster.workers.pop(worker.facts.worker_id, None)
         self._processes.pop(worker.facts.worker_id, None)
         self._changed()
@@ -313,11 +312,8 @@ class WorkerPool:
             worker.facts.prepared_ahead = True
         return prepared
 
-    async def evict(self, worker_id: WorkerId, why: str, *, even_held: bool = False) -> bool:
-        """Ends an idle worker; True when it is gone, False if it is in use, or held unless `even_held`, and stays.
-
-        `why` completes the sentence "That process ...".
-        """
+    async def evict(self, worker_id: WorkerId, why: WorkerEnd, *, even_held: bool = False) -> bool:
+        """Ends an idle worker; True when it is gone, False if it is in use, or held unless `even_held`, and stays."""
         worker = self._processes.get(worker_id)
         if worker is None:
             return True
@@ -325,7 +321,7 @@ class WorkerPool:
             held = worker.facts.held(time.monotonic()) and not even_held
             if held or not worker.facts.evictable:
                 return False
-            worker.facts.end_reason = why
+            worker.facts.end = why
         # From here on nobody can reserve it.
         return await worker.end()
 
@@ -333,13 +329,13 @@ class WorkerPool:
         """As `evict`, for another cell; in an epoch of its session before `session_epoch` the worker is not held."""
         worker = self._processes.get(worker_id)
         outlived = worker is not None and worker.facts.epoch < session_epoch
-        return await self.evict(worker_id, EARLIER_OWNER if outlived else MADE_WAY, even_held=outlived)
+        why = worker_ends.EARLIER_OWNER if outlived else worker_ends.MADE_WAY
+        return await self.evict(worker_id, why, even_held=outlived)
 
     async def evict_session(self, session_id: SessionId) -> int:
         """Ends the session's idle workers; how many went."""
-        why = "was ended as its notebook asked"
         workers = self.roster.of_session(session_id)
-        return sum([await self.evict(facts.worker_id, why, even_held=True) for facts in workers])
+        return sum([await self.evict(facts.worker_id, worker_ends.ASKED, even_held=True) for facts in workers])
 
     async def make_way(self, lease: HeldLease, but: WorkerProcess | None) -> None:
         """Ends every worker but one that holds memory of the lease's GPUs; preparations that use one fail.
@@ -353,7 +349,7 @@ class WorkerPool:
             if worker is None:
                 continue
             if facts.disposable and facts.users > 0 and not held:
-                facts.end_reason = facts.end_reason or MADE_WAY
+                facts.end = facts.end or worker_ends.MADE_WAY
                 gone = await worker.discard()
             else:
                 gone = await self.evict_for_others(facts.worker_id, session_epoch)

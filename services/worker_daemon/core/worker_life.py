@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from looseleaf.ids import Epoch, ExecutionId, SessionId, Version, WorkerId
+from looseleaf.services.worker_daemon.core.worker_ends import WorkerEnd
 
 
 class Stage(IntEnum):
@@ -51,8 +52,8 @@ class WorkerFacts:
     unsaved: frozenset[str] = frozenset()
     kept: frozenset[str] = frozenset()
     held_until_s: float = 0.0
-    # Why it was ended, if that was decided here: completes the sentence "That process ...".
-    end_reason: str = ""
+    # Why it was ended, if that was decided here.
+    end: WorkerEnd | None = None
     # What was installed on this host when its zygote imported, and in its session's kernel when it was first prepared;
     # empty: nobody said.
     environment_id: str = ""

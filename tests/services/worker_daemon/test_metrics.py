@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import ast
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,11 +7,11 @@ from daemon_fakes import SESSION, Parts, ScriptedWorker, saved_reply, until, wit
 from execution_bench import ONE, RECIPE, Bench
 from prometheus_client import CollectorRegistry
 
+from looseleaf.services.worker_daemon.core import worker_ends
+from looseleaf.services.worker_daemon.core.worker_ends import END_WORDS, WorkerEnd
 from looseleaf.services.worker_daemon.execution_figures import misses
-from looseleaf.services.worker_daemon.metrics import END_REASONS, DaemonMetrics, exit_reason
+from looseleaf.services.worker_daemon.metrics import DaemonMetrics, exit_reason
 from looseleaf.services.worker_daemon.reaper import describe_exit
-
-SOURCES = Path(__file__).resolve().parents[3] / "services" / "worker_daemon"
 
 
 class Figures:
@@ -73,7 +71,7 @@ async def test_prepared_worker_is_used_stale_or_wasted_once(bench: Bench, figure
     await prepare(worker_id)
     await prepare(worker_id)
     assert results() == (1, 1, 1)
-    assert await within(bench.pool.evict(worker_id, "was idle for 3 s"))
+    assert await within(bench.pool.evict(worker_id, worker_ends.idle(3)))
     await until(lambda: not bench.pool.facts())
     assert results() == (1, 1, 2)
     assert figures("worker_exit_total", reason="idle") == 1
@@ -87,25 +85,17 @@ async def test_pool_without_a_registry_of_its_service_counts_for_itself(parts: P
     ("code", "reason"), [(0, "exited"), (3, "exit_code"), (-9, "SIGKILL"), (-11, "SIGSEGV"), (-99, "other_signal")]
 )
 def test_worker_that_ended_by_itself_is_named_by_how(code: int, reason: str) -> None:
-    assert exit_reason(describe_exit(code), "") == reason
+    assert exit_reason(describe_exit(code), None) == reason
 
 
-def test_every_sentence_of_a_decision_has_its_word() -> None:
-    sentences = _end_sentences()
-    assert len(sentences) >= len(END_REASONS)
-    words = {exit_reason("was killed by SIGKILL", sentence) for sentence in sentences}
-    assert words == set(END_REASONS.values())
+def test_decision_counts_for_more_than_how_the_process_went() -> None:
+    assert exit_reason("was killed by SIGKILL", worker_ends.cut_off("It was asked to stop.")) == "cell_cut_off"
 
 
-def _end_sentences() -> set[str]:
-    """The beginning of every sentence about "That process" in the code: constants and first parts of f-texts."""
-    found = set()
-    for path in (SOURCES / "pool.py", SOURCES / "execution.py"):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
-            if text.startswith(("was ", "made way", "belonged to")) and "\n" not in text:
-                found.add(text)
-    return found
+def test_words_of_all_decisions_are_known() -> None:
+    made = [end for end in vars(worker_ends).values() if isinstance(end, WorkerEnd)]
+    made += [worker_ends.idle(3), worker_ends.cut_off("why")]
+    assert {end.word for end in made} == END_WORDS and len({end.sentence for end in made}) == len(made)
 
 
 @pytest.mark.parametrize(

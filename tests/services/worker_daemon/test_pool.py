@@ -21,14 +21,15 @@ from looseleaf.errors import (
 )
 from looseleaf.ids import Epoch, ExecutionId, LeaseId, SessionId, Version, WorkerId
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
+from looseleaf.services.worker_daemon.core.worker_ends import EARLIER_OWNER, INSTALLED_SINCE, MADE_WAY, WorkerEnd
 from looseleaf.services.worker_daemon.core.worker_life import Stage
-from looseleaf.services.worker_daemon.pool import EARLIER_OWNER, INSTALLED_SINCE, MADE_WAY, WorkerPool
+from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.worker_process import WorkerProcess
 from looseleaf.v1 import recipe_pb2
 
 ONE = Epoch(1)
 OTHER = SessionId("s-2")
-WHY = "was tested"
+WHY = WorkerEnd("asked", "was tested")
 RECIPE = recipe_pb2.ExecutionRecipe(version=1, names=["x"], imports=["json"], source_hash="h")
 
 
@@ -184,7 +185,7 @@ async def test_worker_from_before_an_install_gets_no_cell_and_ends(parts: Any) -
     parts.forker.installed = "e-2"
     new = (await pool.prepare_ahead(old.facts.worker_id, SESSION, ONE, RECIPE)).worker
     assert new is not old and new.facts.environment_id == "e-2"
-    assert await within(old.lost) == "exited with code 0" and old.facts.end_reason == INSTALLED_SINCE
+    assert await within(old.lost) == "exited with code 0" and old.facts.end == INSTALLED_SINCE
 
 
 async def test_install_ends_no_worker_that_runs_or_holds_what_no_version_has(parts: Any) -> None:
@@ -372,7 +373,7 @@ async def test_holder_makes_way_for_nobody_before_its_time_and_then_for_anybody(
     await within(pool.make_way(lease_of(OTHER), but=None))
     assert worker.lost.done()
     [ended] = pool.ended_holders(time.monotonic())
-    assert (ended.worker_id, ended.why) == (worker.facts.worker_id, MADE_WAY)
+    assert (ended.worker_id, ended.why) == (worker.facts.worker_id, MADE_WAY.sentence)
     assert pool.ended_holders(time.monotonic() + 601) == []
 
 
@@ -380,7 +381,7 @@ async def test_holder_of_an_earlier_epoch_makes_way_for_its_sessions_new_owner(p
     pool = parts.pool()
     worker = await holder(pool)
     await within(pool.make_way(lease_of(SESSION, epoch=2), but=None))
-    assert worker.lost.done() and pool.ended_holders(time.monotonic())[0].why == EARLIER_OWNER
+    assert worker.lost.done() and pool.ended_holders(time.monotonic())[0].why == EARLIER_OWNER.sentence
 
 
 async def test_holder_of_an_earlier_epoch_makes_way_for_others_that_know_of_the_newer_one(parts: Any) -> None:
@@ -388,7 +389,7 @@ async def test_holder_of_an_earlier_epoch_makes_way_for_others_that_know_of_the_
     worker = await holder(pool)
     assert not await pool.evict_for_others(worker.facts.worker_id, ONE)
     assert await within(pool.evict_for_others(worker.facts.worker_id, Epoch(2)))
-    assert pool.ended_holders(time.monotonic())[0].why == EARLIER_OWNER
+    assert pool.ended_holders(time.monotonic())[0].why == EARLIER_OWNER.sentence
 
 
 async def test_holder_that_is_prepared_for_its_session_makes_way_for_nobody_before_its_time(parts: Any) -> None:
@@ -401,7 +402,7 @@ async def test_holder_that_is_prepared_for_its_session_makes_way_for_nobody_befo
         worker.facts.hold({"it"}, {"it"}, time.monotonic())
         await within(pool.make_way(lease_of(OTHER), but=None))
     await until(lambda: bool(pool.ended_holders(time.monotonic())))
-    assert pool.ended_holders(time.monotonic())[0].why == MADE_WAY
+    assert pool.ended_holders(time.monotonic())[0].why == MADE_WAY.sentence
 
 
 async def test_released_holder_is_an_ordinary_worker(parts: Any) -> None:

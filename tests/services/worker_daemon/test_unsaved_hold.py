@@ -13,6 +13,7 @@ from execution_bench import ONE, Bench, dying, hang
 
 from looseleaf.ids import WorkerId
 from looseleaf.recipe.gpu_line import KEEP_S_MAX
+from looseleaf.services.worker_daemon.core.worker_ends import SPENT
 from looseleaf.services.worker_daemon.core.worker_life import Stage
 from looseleaf.services.worker_daemon.unsaved_hold import WISHED
 
@@ -78,12 +79,12 @@ async def test_worker_whose_cell_ran_out_of_gpu_memory_ends_unless_a_variable_li
     [facts] = bench.pool.facts()
     [process] = bench.parts.forker.workers
     # An end that was begun would have taken the worker from the next cell.
-    assert facts.stage is Stage.COMPLETED and facts.end_reason == "" and "shutdown" not in process.asked
+    assert facts.stage is Stage.COMPLETED and facts.end is None and "shutdown" not in process.asked
     bench.parts.script.run = out_of_memory()
     _execution, saved = await bench.run(worker_id=facts.worker_id)
     assert saved.worker_id == facts.worker_id and bench.parts.forker.workers == [process]
     await until(lambda: not bench.pool.facts())
-    assert facts.end_reason.startswith("was ended as its cell had run out")
+    assert facts.end == SPENT
 
 
 async def test_hold_begins_anew_with_each_save_and_ends_when_the_variable_is_gone(bench: Bench) -> None:
