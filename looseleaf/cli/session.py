@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -142,7 +141,7 @@ def ask_store(data: Path | None, call: Callable[[Any], Awaitable[Any]]) -> Any:
 
 
 def when(unix_ms: str) -> str:
-    """A time for people, in the machine's zone."""
-    if not int(unix_ms):
-        return "-"
-    return datetime.fromtimestamp(int(unix_ms) / 1000, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    """A time for people, in the machine's zone; "-" for none."""
+    from looseleaf.kernel.text_table import when as time_of
+
+    return time_of(int(unix_ms)) if int(unix_ms) else "-"

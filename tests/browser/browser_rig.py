@@ -237,6 +237,13 @@ class Page:
         self.wait_until(lambda: text in self.output(place), f"{text!r} under cell {place}")
         return self.output(place)
 
+    def answer(self, index: int, text: str) -> None:
+        """Types the answer to a question that a cell asks."""
+        box = self.cell(index).locator(".jp-Stdin-input")
+        box.wait_for()
+        box.fill(text)
+        box.press("Enter")
+
     def wait_ended(self, place: int, count: int) -> None:
         """Waits for the cell's number: it has ended as that execution."""
         prompt = self.cell(place).locator(".jp-InputPrompt")
