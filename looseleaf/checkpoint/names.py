@@ -26,7 +26,7 @@ def hidden_names(shell: Any) -> Callable[[str], bool]:
     initial = {**shell.user_ns_hidden, **namespace}
 
     def is_hidden(name: str) -> bool:
-        if _SHELLS_OWN.fullmatch(name):
+        if name.startswith("_") and _SHELLS_OWN.fullmatch(name):
             return True
         value = namespace.get(name, _MISSING)
         if name in _TABLES:

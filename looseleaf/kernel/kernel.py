@@ -77,11 +77,13 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, _Base):  # type: igno
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         config, problem = load_config()
-        log_to_file(config)
         register_device_magics(self.shell)
         hide_in_shell(self.shell)
         hidden = hidden_names(self.shell)
         self.looseleaf = KernelSession(self.shell.user_ns, hidden, config, problem)
+        # The cell that runs elsewhere.
+        self._run: GpuRun | None = None
+        log_to_file(config, self._log_ids)
         self.looseleaf.listen(self._take_event)
         self._journal = OutputJournal(
             journal_root(config.run_dir), lambda: self.looseleaf.title, config.journal_bytes_max
@@ -93,9 +95,8 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, _Base):  # type: igno
         self._labels = LabelLog()
         SavePoints(self.looseleaf, travel, self.shell, lambda: self._busy or self._run is not None).register(self)
         register_history_magics(self.shell, self.looseleaf, travel, self._running_source, self._labels)
-        # A cell of the main shell runs; `_run` if it is one that runs elsewhere.
+        # A cell of the main shell runs, here or elsewhere.
         self._busy = False
-        self._run: GpuRun | None = None
         self._idle_commits = IdleCommits(
             self.looseleaf, lambda: self._busy, lambda source: self._route(CellRequest.of(source, None, None))
         )
@@ -180,6 +181,15 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, _Base):  # type: igno
         finally:
             self._busy = False
             self._idle_commits.cell_ended()
+            # The reply goes first: until it is sent nothing here waits for the loop.
+            asyncio.get_running_loop().call_soon(self._follow_runs)
+
+    def _follow_runs(self) -> None:
+        try:
+            _ = self.looseleaf.runs.executed
+        except Exception:
+            # On the event loop nobody else would see it, and the notebook must not.
+            log.exception("run_not_followed")
 
     async def _run_aside(self, run_here: Callable[[], Awaitable[dict[str, Any]]], *, looks: bool) -> dict[str, Any]:
         """A request that is no cell of the notebook: it is not routed, but may change state.
@@ -355,6 +365,10 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, _Base):  # type: igno
         """As `raw_input`."""
         effects.note("asked a question")
         return super().getpass(*args, **kwargs)
+
+    def _log_ids(self) -> dict[str, str]:
+        run = self._run
+        return {"session": self.looseleaf.session_id, "execution": run.execution_id if run is not None else ""}
 
     def _running_source(self) -> str:
         return str(self.get_parent("shell").get("content", {}).get("code", ""))

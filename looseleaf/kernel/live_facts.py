@@ -59,6 +59,8 @@ class SavedFacts:
 class LiveFacts(Mapping[str, NameFacts]):
     """Facts of every variable of `namespace` that is state, for one derivation. Loads nothing, runs no user code.
 
+    Which names there are is looked at once, when it is made.
+
     A stub's facts are the `saved` ones, which are exact, and so are those of an object that is bound as it was saved
     (`saved_bindings`: ids by name): a cell may have changed it since, but hardly what kind of thing it holds. What any
     other value holds is found by a bounded look.
@@ -72,35 +74,36 @@ class LiveFacts(Mapping[str, NameFacts]):
         saved_bindings: Mapping[str, int],
     ) -> None:
         self._namespace = namespace
-        self._hidden = hidden
+        # In one step: threads of the person may bind names meanwhile.
+        self._names = dict.fromkeys(name for name in list(namespace) if not hidden(name))
         self._saved = saved
         self._saved_bindings = saved_bindings
         self._found: dict[str, NameFacts] = {}
         self._objects_left = OBJECTS_MAX
 
     def __iter__(self) -> Iterator[str]:
-        # A copy: threads of the person may bind names meanwhile.
-        return (name for name in list(self._namespace) if not self._hidden(name))
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self._names)
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and name in self._namespace and not self._hidden(name)
+        return name in self._names
 
     def __getitem__(self, name: str) -> NameFacts:
-        if name not in self:
-            raise KeyError(name)
-        if name not in self._found:
-            self._found[name] = self._look(name)
-        return self._found[name]
+        found = self._found.get(name)
+        if found is None:
+            if name not in self._names:
+                raise KeyError(name)
+            found = self._found[name] = self._look(name)
+        return found
 
     def is_module(self, name: str) -> bool:
         """Whether the variable is a module, told without a look at anything else."""
         value = self._namespace.get(name)
-        if is_stub(value):
-            return self[name].kind == "module"
-        return issubclass(type(value), types.ModuleType)
+        if issubclass(type(value), types.ModuleType):
+            return True
+        return is_stub(value) and self[name].kind == "module"
 
     def _look(self, name: str) -> NameFacts:
         value = self._namespace.get(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import logging.handlers
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -13,11 +14,15 @@ from looseleaf.kernel_config import KernelConfig
 LOG_BYTES_MAX: Final = 4 << 20
 LOGS_KEPT: Final = 1
 
+# Ids by what they are of, as the services name them in their logs; an empty one is left out.
+Ids = Callable[[], Mapping[str, str]]
 
-def log_to_file(config: KernelConfig) -> None:
+
+def log_to_file(config: KernelConfig, ids: Ids = dict) -> None:
     """Sends LooseLeaf's own log to `kernel-<pid>.log` in LOOSELEAF_LOG_DIR, else in the run folder's `logs`.
 
-    The file is made by the first message. Without a folder that can be written nothing is logged.
+    The file is made by the first message; each ends with what `ids()` gives then, on whichever thread. Without a folder
+    that can be written nothing is logged.
     """
     logger = logging.getLogger("looseleaf")
     logger.propagate = False
@@ -31,8 +36,22 @@ def log_to_file(config: KernelConfig) -> None:
     handler = _QuietFile(
         file, maxBytes=LOG_BYTES_MAX, backupCount=LOGS_KEPT, delay=True, encoding="utf-8"
     )
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler.setFormatter(_WithIds(ids))
     logger.addHandler(handler)
+
+
+class _WithIds(logging.Formatter):
+    """A line for people and for `grep`: the message, then the ids as `key=value`."""
+
+    def __init__(self, ids: Ids) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
+        self._ids = ids
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """Without the ids that the message has itself."""
+        line = super().formatMessage(record)
+        told = (f"{key}={value}" for key, value in self._ids().items() if value)
+        return " ".join([line, *(each for each in told if each not in record.message)])
 
 
 class _QuietFile(logging.handlers.RotatingFileHandler):

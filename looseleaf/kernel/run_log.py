@@ -37,13 +37,10 @@ def _back(led: _Led | None) -> Iterator[_Led]:
 
 
 class RunLog:
-    """Safe for the main and the control thread. Sequences start at 1 and have no gaps.
-
-    `executed` belongs to the main thread: recipes are derived from it there.
-    """
+    """Safe for the main and the control thread. Sequences start at 1 and have no gaps."""
 
     def __init__(self) -> None:
-        self.executed = ExecutionLog()
+        self._executed = ExecutionLog()
         self._runs: list[CellRun] = []
         # The runs that led to the present state, and to each version.
         self._led: _Led | None = None
@@ -60,6 +57,16 @@ class RunLog:
         """Runs so far."""
         return len(self._runs)
 
+    @property
+    def executed(self) -> ExecutionLog:
+        """All runs so far, as recipes are derived from them. Main thread only.
+
+        A run's text is followed at the first look, which need not be before its reply.
+        """
+        for run in self._runs[self._executed.length :]:
+            self._executed.record(run)
+        return self._executed
+
     def add(self, cell_id: CellId, source: str, ok: bool, observed: Observation | None = None) -> None:
         """One more run has ended; `observed`: what it showed of the device."""
         self._led = _Led(self._append(cell_id, source, ok, observed), self._led)
@@ -68,7 +75,6 @@ class RunLog:
         run = CellRun(len(self._runs) + 1, cell_id, source, ok, observed)
         with self._lock:
             self._runs.append(run)
-        self.executed.record(run)
         return run
 
     def saved(self, version: int) -> None:

@@ -57,7 +57,8 @@ class SessionView:
         if self.headers is None:
             return sum(definition.kind != "import" for definition in known.values())
         imports = {name for name, definition in known.items() if definition.kind == "import"}
-        return sum(name not in imports and not self._is_module(name) for name in self.live)
+        state = self.live - imports
+        return len(state) - sum(map(self._is_module, state))
 
     def _is_from_star(self, name: str) -> bool:
         """Code that a star import brought: no run names it, and its module is one that a star import names."""
