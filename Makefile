@@ -29,10 +29,11 @@ NATIVE_TEST_SOURCES := $(wildcard csrc/dirty_tracker/tests/*.cpp) \
 	$(filter-out %_bindings.cpp %/cuda_stream.cpp, $(wildcard csrc/dirty_tracker/*.cpp))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup proto native demo test native-test lint type golden lab browser bench docs slow soak gpu-check dist clean
+.PHONY: help setup proto native demo test native-test lint type golden lab browser bench docs docs-example slow soak gpu-check \
+	dist clean
 
 help:  ## show this list
-	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(BUILT_STAMP)  ## make .venv with everything installed and built (PYTHON=python3.12 picks another Python)
 
@@ -135,6 +136,12 @@ gpu-check: setup  ## measure and test what needs a real GPU, in 8 minutes; write
 
 docs: setup  ## build the pages into out/docs; a warning of Sphinx is an error
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs $(OUT)/docs
+
+# It is shown with its outputs, which are committed: the pages are built without a cluster.
+docs-example: setup  ## run docs/example.ipynb again, on a virtual GPU
+	@mkdir -p $(OUT)
+	$(BIN)/looseleaf run docs/example.ipynb -o $(OUT)/example.ipynb --device emulated --think 2
+	cp $(OUT)/example.ipynb docs/example.ipynb
 
 dist: setup  ## build the sdist and the wheel into dist/
 	$(BIN)/python -m build --no-isolation

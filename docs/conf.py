@@ -12,8 +12,11 @@ import looseleaf
 project = "LooseLeaf"
 author = "LooseLeaf"
 version = release = looseleaf.__version__
-extensions = ["myst_parser"]
-source_suffix = {".md": "markdown"}
+extensions = ["myst_nb"]
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb"}
+# Notebooks are shown with the outputs that they have: `make docs-example` runs them, and needs a cluster for it.
+nb_execution_mode = "off"
+nb_merge_streams = True
 root_doc = "index"
 myst_heading_anchors = 3
 html_theme = "alabaster"

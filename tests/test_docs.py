@@ -1,4 +1,4 @@
-"""The pages build without a warning, and texts that link into them find their anchors."""
+"""The pages build without a warning, links into them find their anchors, what they show is there."""
 
 from __future__ import annotations
 
@@ -7,12 +7,26 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 
 from looseleaf.error_pages import page_of
 
 ROOT = Path(__file__).resolve().parents[1]
 REASON = re.compile(r"[A-Z][A-Z0-9_]+")
+
+
+def test_example_is_shown_as_it_was_run_from_first_to_last_cell() -> None:
+    notebook = nbformat.read(ROOT / "docs" / "example.ipynb", as_version=4)
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    outputs = [output for cell in cells for output in cell.outputs]
+    assert not [output for output in outputs if output.output_type == "error"]
+    assert any("image/png" in output.get("data", {}) for output in outputs)
+    (explained,) = [cell for cell in cells if cell.source == "%looseleaf explain"]
+    text = "".join(output.text for output in explained.outputs)
+    # One line for each earlier cell; some of them have borrowed a GPU.
+    assert len(text.splitlines()) == explained.execution_count and " gpu " in text
 
 
 @pytest.mark.slow
