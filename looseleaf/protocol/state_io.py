@@ -17,6 +17,7 @@ from looseleaf.errors import Corrupt, InvalidArgument, LooseLeafError
 from looseleaf.ids import Epoch, ExecutionId, Version
 from looseleaf.protocol import fields
 from looseleaf.protocol.frames import Message, close_fds
+from looseleaf.protocol.region_rows import ID_BYTES, pack_regions, unpack_places
 from looseleaf.protocol.threaded import PendingReply, ThreadedLink
 from looseleaf.units import MIB, REGION_BYTES
 
@@ -33,7 +34,6 @@ REGIONS_PER_MESSAGE_MAX: Final = 65_536
 HASHES_PER_MESSAGE_MAX: Final = 65_536
 # A restore may fetch gigabytes from another host first; anything longer is a lost daemon.
 STATE_TIMEOUT_S: Final = 600.0
-_REGION_ID_BYTES: Final = 16
 
 
 class _Ring:
@@ -183,9 +183,9 @@ class LinkStateIO:
         parts: list[tuple[int, int, int]] = []
         for start in range(0, len(rows), REGIONS_PER_MESSAGE_MAX):
             part = rows[start : start + REGIONS_PER_MESSAGE_MAX]
-            reply, fds = self._link.request("map_regions", {"regions": part}, timeout_s=STATE_TIMEOUT_S)
+            reply, fds = self._link.request("map_regions", pack_regions(part), timeout_s=STATE_TIMEOUT_S)
             self._keep_segments(reply, fds)
-            places = fields.rows(reply, "places", int, int)
+            places = unpack_places(reply)
             if len(places) != len(part):
                 raise _malformed(f"'map_regions' places {len(places)} of {len(part)} regions")
             for (_, length_bytes), (segment, offset) in zip(part, places, strict=True):
@@ -270,7 +270,7 @@ def _row(ref: RegionRef) -> list[Any]:
 
 def _checked_bytes(ref: RegionRef, data: memoryview) -> memoryview:
     view = memoryview(data).cast("B")
-    assert len(ref.region_id) == _REGION_ID_BYTES
+    assert len(ref.region_id) == ID_BYTES
     if view.nbytes != ref.length_bytes or not 0 < view.nbytes <= REGION_BYTES:
         raise InvalidArgument("REGION_MALFORMED", f"a region of {ref.length_bytes} bytes came with {view.nbytes} bytes")
     return view

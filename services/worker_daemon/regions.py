@@ -195,6 +195,8 @@ class HostRegions:
 
         Raises as RegionFetching.fetch, and CapacityExceeded `ARENA_FULL`; then nothing is pinned.
         """
+        if (slots := self.table.pin_all(keys, owner)) is not None:
+            return slots
         hold = object()
         try:
             await self._fetching.fetch(dict.fromkeys(keys), hold)

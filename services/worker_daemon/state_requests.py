@@ -14,6 +14,7 @@ from looseleaf.checkpoint.version_list import ListedVersion
 from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed
 from looseleaf.ids import Epoch, ExecutionId, SessionId, Version
 from looseleaf.protocol import fields
+from looseleaf.protocol.region_rows import pack_places, unpack_regions
 from looseleaf.protocol.rpc import Reply
 from looseleaf.rpc.store_client import StoreClient
 from looseleaf.services.worker_daemon.arena import Ring
@@ -260,12 +261,12 @@ class StateRequests:
     async def map_regions(self, body: Body, _fds: list[int]) -> Reply:
         """Where regions lie, with a descriptor of each segment that this connection has not got yet."""
         self._session()
-        slots = await self.regions.ensure(region_keys(body), self)
+        slots = await self.regions.ensure(unpack_regions(body, count_max=REGIONS_PER_REQUEST_MAX), self)
         new = [
             segment for segment in dict.fromkeys(slot.segment for slot in slots) if segment not in self._segments_sent
         ]
         self._segments_sent.update(new)
-        places = [[slot.segment, slot.index * REGION_BYTES] for slot in slots]
+        places = pack_places((slot.segment, slot.index) for slot in slots)
         return Reply({"segments": new, "places": places}, [self.regions.arena.readonly_fd(segment) for segment in new])
 
     async def unmap_regions(self, body: Body, _fds: list[int]) -> Reply:

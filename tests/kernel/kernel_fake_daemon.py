@@ -28,6 +28,7 @@ from looseleaf.dirty_tracker import MappedRegions, Memfd
 from looseleaf.errors import Conflict, LooseLeafError, PreconditionFailed, Unavailable
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.aio_rpc import AsyncLink
+from looseleaf.protocol.region_rows import pack_places, unpack_regions
 from looseleaf.protocol.rpc import Reply
 from looseleaf.units import REGION_BYTES
 from looseleaf.worker.result_cache import begin_caches, tell_results
@@ -348,12 +349,12 @@ class FakeKernelConnection:
         return {"units": [[h, self.store.units[h]] for h in body["hashes"]]}
 
     async def _map_regions(self, body: Body) -> Reply:
-        memory, places = pack_regions(self.store, [(rid, length) for rid, length in body["regions"]])
+        memory, places = pack_regions(self.store, unpack_regions(body, count_max=10_000))
         self._segments += 1
         fd = memory.readonly_fd()
         memory.close()
-        rows = [[self._segments, at] for at in places]
-        return Reply({"segments": [self._segments], "places": rows}, [fd], close_fds=True)
+        found = pack_places((self._segments, at // REGION_BYTES) for at in places)
+        return Reply({"segments": [self._segments], "places": found}, [fd], close_fds=True)
 
     async def _unmap_regions(self, _body: Body) -> Body:
         return {}

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from looseleaf.checkpoint.version_list import ListedVersion
 from looseleaf.dirty_tracker import Memfd
 from looseleaf.errors import CapacityExceeded, Conflict, Corrupt, InvalidArgument, LooseLeafError
 from looseleaf.protocol.channel import Channel
 from looseleaf.protocol.frames import close_fds
+from looseleaf.protocol.region_rows import pack_places, pack_regions, unpack_places, unpack_regions
 from looseleaf.protocol.rpc import Reply
 from looseleaf.protocol.state_io import PUT_REGIONS_MAX, UNITS_FRAME_BYTES_MAX, LinkStateIO
 from looseleaf.protocol.threaded import ThreadedLink
@@ -99,12 +102,13 @@ class Daemon:
     def on_map_regions(self, message: dict[str, Any], fds: list[int]) -> Reply:
         segment = len(self.sent_segments)
         self.sent_segments.add(segment)
-        memory = Memfd.create("segment", max(1, len(message["regions"])) * REGION_BYTES)
-        for number, (rid, length) in enumerate(message["regions"]):
+        regions = unpack_regions(message, count_max=10_000)
+        memory = Memfd.create("segment", max(1, len(regions)) * REGION_BYTES)
+        for number, (rid, length) in enumerate(regions):
             memory.buffer[number * REGION_BYTES : number * REGION_BYTES + length] = self.regions[rid]
         fd = memory.readonly_fd()
         memory.close()
-        places = [[segment, number * REGION_BYTES] for number in range(len(message["regions"]))]
+        places = pack_places((segment, number) for number in range(len(regions)))
         return Reply({"segments": [segment], "places": places}, [fd], close_fds=True)
 
     def on_unmap_regions(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -266,7 +270,7 @@ def test_map_many_asks_once_and_gives_each_group_its_own_memory(both: tuple[Daem
     asked: list[int] = []
 
     def answer(message: dict[str, Any], fds: list[int]) -> Any:
-        asked.append(len(message["regions"]))
+        asked.append(len(unpack_regions(message, count_max=10_000)))
         return daemon.on_map_regions(message, fds)
 
     daemon.overrides["map_regions"] = answer
@@ -287,9 +291,10 @@ def test_map_regions_of_nothing_is_empty(both: tuple[Daemon, LinkStateIO]) -> No
 @pytest.mark.parametrize(
     ("body", "fds"),
     [
-        ({"segments": [], "places": [[5, 0]]}, 0), ({"segments": [1], "places": [[1, 0]]}, 0),
-        ({"segments": [1, 1], "places": [[1, 0]]}, 2), ({"segments": [1], "places": []}, 1),
-        ({"segments": [1], "places": [[1, -4096]]}, 1), ({"segments": "x", "places": []}, 1), ({}, 1),
+        ({"segments": [], "places": pack_places([(5, 0)])}, 0), ({"segments": [1], "places": pack_places([(1, 0)])}, 0),
+        ({"segments": [1, 1], "places": pack_places([(1, 0)])}, 2), ({"segments": [1], "places": b""}, 1),
+        ({"segments": [1], "places": pack_places([(1, 0)])[:-4]}, 1), ({"segments": [1], "places": b"abc"}, 1),
+        ({"segments": [1], "places": [[1, 0]]}, 1), ({"segments": "x", "places": b""}, 1), ({}, 1),
     ],
 )
 def test_map_regions_nonsense_reply_is_refused(
@@ -366,3 +371,17 @@ def test_manifest_returns_head_and_bytes_unless_known(both: tuple[Daemon, LinkSt
     head = {"version": 3, "epoch": 2, "durable_version": 1}
     assert both[1].manifest() == (head, b"m")
     assert both[1].manifest(0, 3) == (head, None)
+
+
+@given(st.lists(st.tuples(st.binary(min_size=16, max_size=16), st.integers(1, REGION_BYTES))))
+def test_packed_regions_come_back(rows: list[tuple[bytes, int]]) -> None:
+    assert unpack_regions(pack_regions(rows), count_max=len(rows)) == rows
+    if rows:
+        with pytest.raises(InvalidArgument, match="MESSAGE_TOO_LONG"):
+            unpack_regions(pack_regions(rows), count_max=len(rows) - 1)
+
+
+@given(st.lists(st.tuples(st.integers(0, 1 << 16), st.integers(0, 1 << 16))))
+def test_packed_places_come_back(places: list[tuple[int, int]]) -> None:
+    found = unpack_places({"places": pack_places(places)})
+    assert found == [(segment, slot * REGION_BYTES) for segment, slot in places]

@@ -24,6 +24,7 @@ from looseleaf.dirty_tracker import Memfd
 from looseleaf.errors import Conflict, LooseLeafError, NotFound
 from looseleaf.protocol.channel import Channel
 from looseleaf.protocol.control import ControlSocket
+from looseleaf.protocol.region_rows import pack_places, unpack_regions
 from looseleaf.protocol.rpc import build_error
 from looseleaf.protocol.threaded import ThreadedLink
 from looseleaf.units import REGION_BYTES
@@ -175,14 +176,14 @@ class Worker:
         return {"units": [[unit_hash, self.store.units[unit_hash]] for unit_hash in message["hashes"]]}, []
 
     def _on_map_regions(self, message: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-        regions = message["regions"]
+        regions = unpack_regions(message, count_max=10_000)
         self._segments += 1
         with Memfd.create("segment", max(1, len(regions)) * REGION_BYTES) as memory:
             for number, (rid, length) in enumerate(regions):
                 with memory.buffer as view:
                     view[number * REGION_BYTES : number * REGION_BYTES + length] = self.store.regions[rid]
             fd = memory.readonly_fd()
-        places = [[self._segments, number * REGION_BYTES] for number in range(len(regions))]
+        places = pack_places((self._segments, number) for number in range(len(regions)))
         return {"segments": [self._segments], "places": places}, [fd]
 
     def _on_unmap_regions(self, _message: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:

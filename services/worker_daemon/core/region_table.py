@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 
@@ -75,6 +75,18 @@ class RegionTable:
         self._pin(key, region, owner)
         region.superseded = False
         return region.slot
+
+    def pin_all(self, keys: Sequence[RegionKey], owner: Hashable) -> list[Slot] | None:
+        """`pin` of each, in their order; None, and nothing is pinned, if the arena lacks one of them."""
+        if not all(key in self._regions for key in keys):
+            return None
+        slots = []
+        for key in keys:
+            region = self._regions[key]
+            self._pin(key, region, owner)
+            region.superseded = False
+            slots.append(region.slot)
+        return slots
 
     def _pin(self, key: RegionKey, region: _Region, owner: Hashable) -> None:
         self._idle.pop(key, None)

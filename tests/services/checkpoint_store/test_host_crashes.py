@@ -20,6 +20,7 @@ from looseleaf.checkpoint.manifest import decode_manifest
 from looseleaf.dirty_tracker import Memfd
 from looseleaf.errors import LooseLeafError
 from looseleaf.ids import Epoch, HostId, SessionId
+from looseleaf.protocol.region_rows import pack_regions, unpack_places
 from looseleaf.rpc.client import Channel, open_channel
 from looseleaf.rpc.store_client import StoreClient
 from looseleaf.services.worker_daemon import durability, eviction_news
@@ -249,13 +250,13 @@ class Play:
         state = self.truths[session].versions[version]
         assert {ref.region_id for ref in refs} == {key[0] for key, _data in state.region_chunks()}
         peer = self.host.peer(session, epoch)
-        rows = [[ref.region_id, ref.length_bytes] for ref in refs]
+        rows = pack_regions([(ref.region_id, ref.length_bytes) for ref in refs])
         try:
             async with asyncio.timeout(LIMIT_S):
-                reply = await self.patiently(lambda: peer.map_regions({"regions": rows}, []))
+                reply = await self.patiently(lambda: peer.map_regions(rows, []))
             wanted = dict(state.region_chunks())
             with Memfd.open_fd(reply.fds[0], SEGMENT_BYTES_MIN, False) as memory:
-                for ref, (_segment, offset) in zip(refs, reply.body["places"], strict=True):
+                for ref, (_segment, offset) in zip(refs, unpack_places(reply.body), strict=True):
                     data = bytes(memoryview(memory.buffer)[offset : offset + ref.length_bytes])
                     assert data == wanted[ref.region_id, ref.length_bytes]
         finally:

@@ -17,6 +17,7 @@ from looseleaf.devices.description import GpuDescription
 from looseleaf.errors import InvalidArgument, PreconditionFailed, Unavailable, Unsupported
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.aio_rpc import AsyncLink
+from looseleaf.protocol.region_rows import pack_regions
 from looseleaf.services.worker_daemon import kernel_endpoint
 from looseleaf.services.worker_daemon.kernel_endpoint import KernelEndpoint
 from looseleaf.v1 import checkpoint_pb2 as cp
@@ -258,7 +259,7 @@ async def test_mapped_regions_stay_until_the_kernels_process_has_ended(endpoint:
     await parts.regions.put(key, memoryview(data), "save")
     parts.regions.table.stage([key], "version")
     parts.regions.unpin("save")
-    body = {"t": "map_regions", "regions": [list(key)]}
+    body = {"t": "map_regions", **pack_regions([key])}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", KERNEL, endpoint.path, repr(body), stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

@@ -11,6 +11,7 @@ from daemon_fakes import SESSION, Parts, down, manifest_of, region, until, withi
 from looseleaf.dirty_tracker import Memfd
 from looseleaf.errors import CapacityExceeded, Conflict, Corrupt, InvalidArgument, LooseLeafError, PreconditionFailed
 from looseleaf.ids import Epoch, SessionId
+from looseleaf.protocol.region_rows import pack_regions, unpack_places
 from looseleaf.services.worker_daemon import regions as regions_module
 from looseleaf.services.worker_daemon import state_requests
 from looseleaf.services.worker_daemon.arena import SEGMENT_SLOTS_MIN
@@ -65,6 +66,10 @@ def keys(*numbers: int) -> list[Any]:
 
 def rows(*numbers: int) -> list[list[Any]]:
     return [list(key) for key in keys(*numbers)]
+
+
+def packed(*numbers: int) -> dict[str, Any]:
+    return dict(pack_regions(keys(*numbers)))
 
 
 async def test_saved_regions_are_staged_and_its_pins_end_with_the_commit(parts: Parts, peer: Peer) -> None:
@@ -254,7 +259,7 @@ async def test_mapped_regions_stay_until_each_mapping_is_given_back(parts: Parts
     await peer.put(1)
     await peer.commit(1)
     for _ in range(2):
-        reply = await peer.requests.map_regions({"regions": rows(1)}, [])
+        reply = await peer.requests.map_regions(packed(1), [])
     assert reply.fds == [] and reply.body["segments"] == [], "the segment was sent before"
     parts.make_durable(SESSION, 1)
     await peer.ask("unmap_regions", regions=rows(1))
@@ -265,8 +270,8 @@ async def test_mapped_regions_stay_until_each_mapping_is_given_back(parts: Parts
 
 async def test_mapped_place_holds_the_bytes(parts: Parts, peer: Peer) -> None:
     await peer.put(1, 2)
-    reply = await peer.requests.map_regions({"regions": rows(2, 1, 2)}, [])
-    (_segment, offset), _one, again = reply.body["places"]
+    reply = await peer.requests.map_regions(packed(2, 1, 2), [])
+    (_segment, offset), _one, again = unpack_places(reply.body)
     assert (offset, len(reply.fds)) == (again[1], 1)
     size_bytes = os.fstat(reply.fds[0]).st_size
     with Memfd.open_fd(reply.fds[0], size_bytes, False) as memory:
@@ -309,7 +314,9 @@ async def test_units_that_the_store_refused_are_not_kept(parts: Parts, peer: Pee
         ("put_units", {"units": [[1, 2]]}),
         ("commit", {"manifest": b"", "parent": 0, "epoch": 1, "execution_id": "x-1"}),
         ("fetch_units", {"hashes": [3]}),
-        ("map_regions", {"regions": [[b"r" * 16]]}),
+        ("map_regions", {"ids": b"r" * 16, "lengths": b""}),
+        ("map_regions", {"ids": b"", "lengths": b"abc"}),
+        ("map_regions", {"ids": "r" * 16, "lengths": b"abcd"}),
         ("unmap_regions", {}),
     ],
 )
@@ -342,7 +349,7 @@ async def test_versions_are_listed_newest_first(parts: Parts, peer: Peer, monkey
 async def test_connection_without_a_session_may_ask_for_no_state(parts: Parts, kind: str) -> None:
     peer = Peer(parts, SessionId(""))
     with pytest.raises(PreconditionFailed, match="NO_SESSION"):
-        await peer.ask(kind, units=[], manifest=b"", hashes=[], regions=[])
+        await peer.ask(kind, units=[], manifest=b"", hashes=[], ids=b"", lengths=b"")
 
 
 async def test_manifest_of_another_session_is_refused(parts: Parts, peer: Peer) -> None:

@@ -34,6 +34,17 @@ class TableMachine(RuleBasedStateMachine):
         self.expendable.discard(key)
         self.superseded.discard(key)
 
+    @rule(chosen=st.lists(keys, max_size=4), owner=owners)
+    def pin_all(self, chosen: list[RegionKey], owner: str) -> None:
+        found = self.table.pin_all(chosen, owner)
+        if any(key not in self.slots for key in chosen):
+            assert found is None
+            return
+        assert found == [self.slots[key] for key in chosen]
+        for key in chosen:
+            self.pins[key][owner] += 1
+            self.superseded.discard(key)
+
     @rule(key=keys, owner=owners, fetched=st.booleans())
     def put(self, key: RegionKey, owner: str, fetched: bool) -> None:
         if self.table.pin(key, owner) is None:
