@@ -5,11 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from memory_group import memory_group
 
 from looseleaf.local.cluster import LocalCluster, wait_for
 from looseleaf.rpc.client import open_channel
@@ -33,8 +39,8 @@ def test_syntax_errors_are_shown_as_such(shared: Any, code: str) -> None:
     assert shared.ok("1 + 1").value == "2"
 
 
-# Ways for a worker to end by itself, and what a person is told of each. That the system killed it for lack of memory is
-# a SIGKILL, whose text the daemon's memory guard completes: see its own test.
+# Ways for a worker to end by itself, and what a person is told of each. That the system kills it for lack of memory is
+# a test of its own, in all phases.
 ENDS = (
     ("os.kill(os.getpid(), 9)", "SIGKILL"),
     ("os._exit(3)", "exited with code 3"),
@@ -77,14 +83,52 @@ def test_cell_that_runs_out_of_gpu_memory_is_told_who_has_it_and_leaves_none_beh
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM, signal.SIGUSR1])
 def test_idle_worker_that_ends_between_cells_goes_unnoticed(shared: Any, number: int) -> None:
-    shared.ok("import torch\nkept = [1]")
-    first = shared.ok("%%gpu\nkept.append(2)\nw = torch.ones(2).cuda()").report
+    shared.ok("import os, signal, torch\nkept = [1]")
+    handler = "signal.signal(signal.SIGUSR1, lambda *_: os._exit(3))"
+    first = shared.ok(f"%%gpu\nkept.append(2)\nw = torch.ones(2).cuda()\n{handler}").report
     os.kill(first["worker"], number)
     again = shared.ok("%%gpu\nkept.append(3)\nw.sum().item()")
     assert again.value == "2.0" and again.report["worker"] != first["worker"]
     assert shared.ok("kept").value == "[1, 2, 3]"
+
+
+MEMORY_BYTES = 512 << 20
+HOG = "[b'x' * (1 << 26) for _ in range(64)]"
+
+
+@pytest.mark.slow
+def test_worker_that_the_system_kills_for_lack_of_memory_is_told_as_such_in_each_phase(
+    cluster: LocalCluster, new_notebook: NewNotebook
+) -> None:
+    supervisor = psutil.Process(cluster.record.supervisor_pid)
+    pids = [supervisor.pid, *(process.pid for process in supervisor.children(recursive=True))]
+    with memory_group(MEMORY_BYTES, pids):
+        notebook = new_notebook()
+        notebook.ok(
+            "import os, signal, torch\nkept = [1]\n"
+            f"class Bomb:\n    def __getstate__(self):\n        {HOG}\n"
+            "class Trap:\n    def __getstate__(self):\n        return {'set': True}\n"
+            f"    def __setstate__(self, state):\n        {HOG}\ntrap = Trap()"
+        )
+        notebook.ok("%%gpu\nkept.append(2)\nw = torch.ones(2).cuda()")
+        cells = {
+            "running": f"kept.append(3)\n{HOG}", "saving": "kept.append(3)\nbomb = Bomb()", "preparing": "trap",
+        }  # fmt: skip
+        for phase, cell in cells.items():
+            outcome = notebook.run(f"%%gpu\n{cell}")
+            assert outcome.ename == "WORKER_LOST", (phase, outcome)
+            assert ": the system ran out of memory (limit 512.0 MiB, it had used up to " in outcome.error, phase
+            valid = "before the cell ran" if phase == "preparing" else "the variables are those of version "
+            assert valid in outcome.error, (phase, outcome)
+            assert notebook.ok("kept").value == "[1, 2]"
+        handler = f"signal.signal(signal.SIGUSR1, lambda *_: {HOG})"
+        idle = notebook.ok(f"%%gpu\nkept.append(3)\n{handler}").report
+        os.kill(idle["worker"], signal.SIGUSR1)
+        again = notebook.ok("%%gpu\nkept.append(4)\nw.sum().item()")
+        assert again.value == "2.0" and again.report["worker"] != idle["worker"]
+        assert notebook.ok("kept").value == "[1, 2, 3, 4]"
 
 
 @pytest.mark.slow
@@ -100,8 +144,6 @@ def test_prepared_worker_killed_before_run_is_replaced(notebook: Any) -> None:
 
 def _workers(notebook: Any) -> dict[str, int]:
     """Worker id → pid of this machine's live workers, by their process titles."""
-    import psutil
-
     found = {}
     for process in psutil.process_iter(["cmdline", "pid"]):
         title = " ".join(process.info["cmdline"] or [])
