@@ -30,6 +30,8 @@ from looseleaf.protocol.threaded import ThreadedLink
 from looseleaf.units import REGION_BYTES
 from looseleaf.worker.thread_counts import THREAD_VARIABLES
 
+sys.path.insert(0, str(Path(__file__).parent))
+
 LIMIT_S = 60.0
 HEAD_SET = "numpy,torch,matplotlib.pyplot,pandas"
 REPOSITORY = Path(__file__).resolve().parents[2]

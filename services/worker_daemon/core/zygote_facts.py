@@ -23,6 +23,8 @@ class Verdict(StrEnum):
     FDS = "fds"
     # A module that does not survive a fork was loaded.
     GRPC_LIKE = "grpc-like"
+    # It changed signal handlers, the working directory or the umask, which a worker has of its own.
+    EFFECTS = "effects"
     # An import raised, or ended its process.
     ERROR = "error"
     # It took longer than a probe may.

@@ -1,0 +1,121 @@
+"""A probe's verdicts on fixture packages: one process imports the probe and forks for each, as a zygote does."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from import_cases import CASES, write_packages
+
+FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
+REPOSITORY = FIXTURES.parents[1]
+# A fork that never answers is given up so soon, one that will answer is waited for on any machine.
+SMOKE_LIMITS_S = {"hangs_after_fork": 0.05}
+HOST = """
+import json, os, sys
+from looseleaf.worker.isolation import become_subreaper
+from looseleaf.worker.probe import run_probe
+
+become_subreaper()
+for imports, limit_s in json.loads(sys.argv[1]):
+    read_fd, write_fd = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            run_probe(write_fd, imports, smoke_limit_s=limit_s)
+        finally:
+            os._exit(0)
+    os.close(write_fd)
+    with open(read_fd) as pipe:
+        said = [json.loads(line) for line in pipe]
+    os.waitpid(pid, 0)
+    left = open(f"/proc/self/task/{os.getpid()}/children").read().split()
+    os.write(int(sys.argv[2]), json.dumps({"pid": pid, "said": said, "left": left}).encode() + b"\\n")
+"""
+
+Outcome = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """Of each fixture package, and of sets of them: the probe's result with what it said before."""
+    folder = tmp_path_factory.mktemp("packages")
+    write_packages(folder)
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler here to make the driver's stub")
+    stub = folder / "libcuda.so.1"
+    source = FIXTURES / "stub_driver.c"
+    subprocess.run([compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", stub, source], check=True)
+    sets = {name: [name] for name in CASES} | {
+        "set": ["quiet_one", "json", "exits", "circular_a"], "missing": ["no_such_package"],
+        "many": ["quiet_one", *(f"many_{number}" for number in range(200))],
+    }  # fmt: skip
+    for number in range(200):
+        (folder / f"many_{number}.py").write_text("")
+    work = [[imports, SMOKE_LIMITS_S.get(name, 60.0)] for name, imports in sets.items()]
+    env = {
+        **os.environ, "LD_LIBRARY_PATH": str(folder), "STUB_DRIVER_LOG": str(folder / "driver.log"),
+        "PYTHONPATH": os.pathsep.join([str(folder), str(REPOSITORY)]),
+    }  # fmt: skip
+    read_fd, write_fd = os.pipe()
+    with subprocess.Popen(
+        [sys.executable, "-P", "-c", HOST, json.dumps(work), str(write_fd)],
+        env=env, pass_fds=[write_fd], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    ) as host:  # fmt: skip
+        os.close(write_fd)
+        with open(read_fd) as pipe:
+            rows = [json.loads(line) for line in pipe]
+        assert host.stderr is not None
+        complaints = host.stderr.read()
+    assert len(rows) == len(sets), complaints.decode()
+    calls = [line.split() for line in (folder / "driver.log").read_text().splitlines()]
+    found = {}
+    for name, row in zip(sets, rows, strict=True):
+        result = row["said"][-1]["result"]
+        called = {call for pid, call in calls if pid == str(row["pid"])}
+        found[name] = {**result, "said": row["said"][:-1], "left": row["left"], "driver": called}
+    return found
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_probe_of_a_package_gives_its_verdict(outcomes: dict[str, Outcome], name: str) -> None:
+    outcome = outcomes[name]
+    assert (outcome["verdict"], outcome["culprit"]) == (CASES[name][1], "" if CASES[name][1] == "clean" else name)
+    assert bool(outcome["detail"]) == (outcome["verdict"] != "clean")
+
+
+def test_probe_leaves_no_process(outcomes: dict[str, Outcome]) -> None:
+    assert {name: outcome["left"] for name, outcome in outcomes.items() if outcome["left"]} == {}
+
+
+def test_probe_says_cuda_where_the_drivers_own_log_does(outcomes: dict[str, Outcome]) -> None:
+    called = {name for name, outcome in outcomes.items() if "cuInit" in outcome["driver"]}
+    assert called == {"cuda_at_import", "cuda_by_another"}
+    assert "LOAD" in outcomes["loads_driver"]["driver"]
+    assert not outcomes["quiet_one"]["driver"]
+
+
+def test_probe_names_the_import_it_stopped_at_and_tries_no_more(outcomes: dict[str, Outcome]) -> None:
+    outcome = outcomes["set"]
+    assert (outcome["verdict"], outcome["culprit"], outcome["detail"]) == ("error", "exits", "SystemExit: no license")
+    begun = [line["begin"] for line in outcome["said"] if "begin" in line]
+    assert begun == ["quiet_one", "json", "exits"]
+    assert [line["took"][0] for line in outcome["said"] if "took" in line] == begun
+
+
+def test_probe_of_a_package_that_is_not_installed_says_so(outcomes: dict[str, Outcome]) -> None:
+    assert outcomes["missing"]["verdict"] == "error"
+    assert "No module named 'no_such_package'" in outcomes["missing"]["detail"]
+
+
+def test_probe_tells_modules_that_came_and_their_memory(outcomes: dict[str, Outcome]) -> None:
+    assert outcomes["circular_a"]["modules"] == ["circular_a", "circular_b"]
+    assert len([name for name in outcomes["many"]["modules"] if name.startswith("many_")]) == 200
+    assert outcomes["many"]["private_bytes"] > outcomes["quiet_one"]["private_bytes"] >= 0
