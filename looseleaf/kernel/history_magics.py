@@ -11,6 +11,7 @@ from looseleaf.checkpoint.history import Change
 from looseleaf.checkpoint.manifest import UnitHeader
 from looseleaf.checkpoint.version_list import ListedVersion, pruned_ranges
 from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed
+from looseleaf.kernel.holders import Released
 from looseleaf.kernel.journal_files import journal_root
 from looseleaf.kernel.label_log import LabelEntry, LabelLog
 from looseleaf.kernel.output_magic import ShownAgain
@@ -97,7 +98,7 @@ def _answer(asked: HistoryLine, session: KernelSession, travel: TimeTravel) -> s
         kept = travel.versions(asked.limit)
         return log_text(kept, session.runs, whole=len(kept) < asked.limit)
     if asked.command == "release":
-        return release_text(*session.release_workers())
+        return release_text(session.release_workers())
     if asked.command == "pin":
         session.pinned_s = asked.seconds
         return pin_text(asked.seconds)
@@ -169,11 +170,13 @@ def restore_text(done: Restored, version: int, target: str) -> str:
     return "\n".join(lines)
 
 
-def release_text(ended: int, names: Sequence[str]) -> str:
-    """What `release` did; `names`: variables that lived only in such a process."""
+def release_text(done: Released) -> str:
+    """What `release` did."""
+    ended, names = done.ended, ", ".join(done.names)
     processes = "1 idle GPU process" if ended == 1 else f"{ended} idle GPU processes" if ended else "no GPU process"
-    lost = f"; gone with what kept them, because no version can hold them: {', '.join(names)}" if names else ""
-    return f"{processes} of this session ended; every saved variable is as it was{lost}"
+    lost = f"; gone with what kept them, because no version can hold them: {names}" if names else ""
+    silent = f"; no answer from {', '.join(done.silent)}: a process there ends by itself" if done.silent else ""
+    return f"{processes} of this session ended; every saved variable is as it was{lost}{silent}"
 
 
 def pin_text(seconds: float) -> str:

@@ -40,6 +40,15 @@ class Holder:
         return f"{process}, which may be gone by now"
 
 
+@dataclass(frozen=True)
+class Released:
+    """`ended` processes are gone, and with them the variables `names`; `silent` hosts did not answer."""
+
+    ended: int
+    names: list[str]
+    silent: list[str]
+
+
 class Holders:
     """The workers of this session's unsaved variables, by name. Of the kernel's main thread.
 

@@ -20,7 +20,7 @@ from looseleaf.ids import Epoch, SessionId, Version, new_execution_id, new_sessi
 from looseleaf.kernel.commit_policy import CommitPolicy
 from looseleaf.kernel.frontend_log import FrontendLog
 from looseleaf.kernel.give_way import GaveWay, GiveWay
-from looseleaf.kernel.holders import RELEASE_AT_END_S, Holders
+from looseleaf.kernel.holders import RELEASE_AT_END_S, Holders, Released
 from looseleaf.kernel.link import DaemonLink
 from looseleaf.kernel.live_facts import LiveFacts, SavedFacts
 from looseleaf.kernel.pool_devices import PoolDevices
@@ -387,9 +387,8 @@ class KernelSession:
         self.keeps = self.keeps or keep_s > 0
         return keep_s
 
-    def release_workers(self) -> tuple[int, list[str]]:
-        """Ends the session's idle GPU processes on this host, also those kept for variables: how many, and which these
-        variables were.
+    def release_workers(self) -> Released:
+        """Ends the session's idle GPU processes on all hosts, also those kept for variables.
 
         Raises Unavailable `NO_CLUSTER` or the daemon's error.
         """
@@ -398,7 +397,7 @@ class KernelSession:
         names = self.holders.names()
         self.holders.release_all()
         body, _fds = link.request("evict_workers", {}, timeout_s=self.config.request_timeout_s)
-        return fields.integer(body, "evicted"), names
+        return Released(fields.integer(body, "evicted"), names, fields.texts(body, "silent_hosts", []))
 
     def prepare(self, message: Mapping[str, Any]) -> dict[str, Any]:
         """Has a cell prepared before Run. Blocks; from any thread but the main one. Raises LooseLeafError."""

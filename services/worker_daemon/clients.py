@@ -7,8 +7,10 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection
 from typing import Any
 
-from looseleaf.errors import InvalidArgument
-from looseleaf.ids import SessionId, new_request_id
+import structlog
+
+from looseleaf.errors import InvalidArgument, LooseLeafError
+from looseleaf.ids import HostId, SessionId, new_request_id
 from looseleaf.protocol import fields
 from looseleaf.rpc.client import NO_DEADLINE, Channel
 from looseleaf.rpc.store_client import StoreClient
@@ -19,10 +21,14 @@ from looseleaf.v1 import worker_daemon_pb2 as pb
 from looseleaf.v1.frontend_pb2_grpc import FrontendServiceStub
 from looseleaf.v1.worker_daemon_pb2_grpc import WorkerDaemonServiceStub
 
+log = structlog.get_logger()
+
 PEERS_MAX = 256
 RECORD_TIMEOUT_S = 5.0
 PREPARE_TIMEOUT_S = 60.0
 RELEASE_TIMEOUT_S = 5.0
+# A worker that does not end by itself is killed; see WorkerProcess.end.
+EVICT_TIMEOUT_S = 10.0
 
 Body = dict[str, Any]
 
@@ -57,12 +63,14 @@ class Clients:
         store: StoreClient,
         frontend: Channel,
         peers: Peers,
+        host_id: HostId,
         evict_session: Callable[[SessionId], Awaitable[int]],
         addresses: Callable[[Collection[str]], Awaitable[dict[str, str]]],
     ) -> None:
         self.store = store
         self._frontend: Any = FrontendServiceStub(frontend)
         self._peers = peers
+        self._host_id = host_id
         self._evict_session = evict_session
         self._addresses = addresses
 
@@ -108,9 +116,23 @@ class Clients:
                 writer.cancel()
                 await asyncio.gather(writer, return_exceptions=True)
 
-    async def evict_workers(self, session_id: SessionId) -> int:
+    async def evict_workers(self, session_id: SessionId) -> tuple[int, list[str]]:
         """See RelayClients."""
-        return await self._evict_session(session_id)
+        others = {host: where for host, where in (await self._addresses([])).items() if host != self._host_id}
+        there = asyncio.gather(*(self._evict_at(where, session_id) for where in others.values()))
+        here = await self._evict_session(session_id)
+        silent = [host for host, evicted in zip(others, await there, strict=True) if evicted is None]
+        return here + sum(evicted or 0 for evicted in await there), silent
+
+    async def _evict_at(self, address: str, session_id: SessionId) -> int | None:
+        """How many workers of the session the daemon there has ended; None if it did not answer."""
+        request = pb.EvictSessionRequest(request_id=new_request_id(), session_id=session_id)
+        try:
+            response = await self._peers.stub(address).EvictSession(request, timeout_s=EVICT_TIMEOUT_S)
+        except LooseLeafError as error:
+            log.info("session_not_evicted", address=address, reason=error.reason)
+            return None
+        return int(response.evicted)
 
     async def release_unsaved(self, session_id: SessionId, host_id: str, worker_id: str, names: list[str]) -> None:
         """See RelayClients."""

@@ -302,7 +302,8 @@ class KernelConnection:
         return Reply({"epoch": head.epoch, "version": head.version})
 
     async def _evict_workers(self, _body: Body, _fds: list[int]) -> Reply:
-        return Reply({"evicted": await self._clients.evict_workers(self._session())})
+        evicted, silent = await self._clients.evict_workers(self._session())
+        return Reply({"evicted": evicted, "silent_hosts": silent})
 
     async def _release_unsaved(self, body: Body, _fds: list[int]) -> Reply:
         host_id, worker_id = fields.text(body, "host_id"), fields.text(body, "worker_id")

@@ -57,8 +57,8 @@ class RelayClients(Protocol):
         """The running cell on the host at `address`."""
         ...
 
-    async def evict_workers(self, session_id: SessionId) -> int:
-        """Ends the session's idle workers on this host; how many."""
+    async def evict_workers(self, session_id: SessionId) -> tuple[int, list[str]]:
+        """Ends the session's idle workers on all hosts: how many, and the hosts that did not answer."""
         ...
 
     async def release_unsaved(self, session_id: SessionId, host_id: str, worker_id: str, names: list[str]) -> None:

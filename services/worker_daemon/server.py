@@ -158,7 +158,7 @@ class _Builder:
 
     def _endpoint(self, pool: WorkerPool) -> KernelEndpoint:
         frontend = self.service.open_channel(self.config.frontend, peer="frontend")
-        clients = Clients(self.store, frontend, self.peers, pool.evict_session, self.heartbeat.addresses)
+        clients = Clients(self.store, frontend, self.peers, self.host_id, pool.evict_session, self.heartbeat.addresses)
         told = {
             "host_id": self.host_id,
             "device": self.config.device,

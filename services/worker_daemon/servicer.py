@@ -74,6 +74,10 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
         evicted = await self._host.pool.evict_for_others(WorkerId(request.worker_id), Epoch(request.epoch))
         return pb.EvictWorkerResponse(evicted=evicted)
 
+    async def EvictSession(self, request: pb.EvictSessionRequest, context: Any) -> pb.EvictSessionResponse:
+        """See the proto; idempotent by nature."""
+        return pb.EvictSessionResponse(evicted=await self._host.pool.evict_session(SessionId(request.session_id)))
+
     async def ReleaseUnsaved(self, request: pb.ReleaseUnsavedRequest, context: Any) -> pb.ReleaseUnsavedResponse:
         """See the proto; idempotent by nature. Of another session's worker nothing is released."""
         self._host.pool.release_unsaved(WorkerId(request.worker_id), SessionId(request.session_id), request.names)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from looseleaf.local.cluster import LocalCluster
@@ -45,7 +46,10 @@ def test_cell_runs_on_the_other_host_when_its_own_gpu_is_busy(
     assert first.status == "ok" and {first.report["host"], other[0].report["host"]} == {"h0", "h1"}
     assert float(other[0].value) == pytest.approx(3_000_000 * 3_000_001 / 2, rel=1e-3)
     # Back in the kernel on h0: what was saved on h1 is fetched from there.
-    assert two.ok("%%gpu\n(moved - big.cuda()).mean().item()").value == "1.0"
+    last = two.ok("%%gpu\n(moved - big.cuda()).mean().item()")
+    assert last.value == "1.0"
+    assert "no answer" not in two.ok("%looseleaf release").text
+    assert not any(psutil.pid_exists(outcome.report["worker"]) for outcome in (other[0], last))
 
 
 def test_lost_host_costs_its_session_nothing_that_was_durable(

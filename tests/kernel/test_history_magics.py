@@ -19,8 +19,10 @@ from looseleaf.kernel.history_magics import (
     log_text,
     plain,
     refuse_on_worker,
+    release_text,
     restore_text,
 )
+from looseleaf.kernel.holders import Released
 from looseleaf.kernel.run_log import RunLog
 from looseleaf.kernel.time_travel import CheckedOut, Restored
 from looseleaf.recipe.history_line import parse_history_line
@@ -224,3 +226,9 @@ def test_kernel_that_lost_the_session_takes_the_version_and_says_so(
 def test_plain_keeps_the_class_that_callers_catch() -> None:
     with pytest.raises(LooseLeafError):
         raise plain(PreconditionFailed("X", "y"))
+
+
+def test_release_tells_what_went_and_who_did_not_answer() -> None:
+    assert release_text(Released(0, [], [])).startswith("no GPU process of this session ended")
+    told = release_text(Released(2, ["it"], ["h1", "h2"]))
+    assert "2 idle GPU processes" in told and "no version can hold them: it" in told and "no answer from h1, h2" in told

@@ -12,6 +12,7 @@ import pytest
 from daemon_fakes import SESSION, until, within
 
 from looseleaf.errors import InvalidArgument
+from looseleaf.ids import HostId
 from looseleaf.rpc.client import Channel, open_channel
 from looseleaf.rpc.server import Registration, RpcServer
 from looseleaf.services.worker_daemon import clients as clients_module
@@ -50,10 +51,15 @@ class Host(WorkerDaemonServiceServicer):
     def __init__(self) -> None:
         self.ended = asyncio.Event()
         self.released: list[Any] = []
+        self.evicted: list[str] = []
 
     async def ReleaseUnsaved(self, request: Any, context: Any) -> Any:
         self.released.append((request.session_id, request.worker_id, list(request.names)))
         return pb.ReleaseUnsavedResponse()
+
+    async def EvictSession(self, request: Any, context: Any) -> Any:
+        self.evicted.append(request.session_id)
+        return pb.EvictSessionResponse(evicted=2)
 
     async def Execute(self, requests: Any, context: Any) -> Any:
         try:
@@ -85,10 +91,12 @@ async def rig(tmp_path: Path) -> AsyncIterator[tuple[Clients, Frontend, Host, st
         return 3
 
     async def addresses(_wanted: Any) -> dict[str, str]:
-        return {"h1": address}
+        return {"h0": f"unix:{tmp_path}/own.sock", "h1": address, "h2": f"unix:{tmp_path}/nobody.sock"}
 
     store: Any = None
-    clients = Clients(store, new_channel(address, "frontend"), Peers(new_channel), evict, addresses)
+    clients = Clients(
+        store, new_channel(address, "frontend"), Peers(new_channel), HostId("h0"), evict, addresses
+    )  # fmt: skip
     yield clients, frontend, host, address
     for channel in opened:
         await channel.close()
@@ -125,7 +133,12 @@ async def test_preparation_comes_back_as_the_kernel_reads_it(rig: Any) -> None:
 async def test_submit_streams_the_news(rig: Any) -> None:
     news = [item async for item in rig[0].submit(frontend_pb2.SubmitCellRequest(execution_id="x-1"))]
     assert [item.lease.lease_id for item in news] == ["l-1"]
-    assert await rig[0].evict_workers(SESSION) == 3
+
+
+async def test_workers_of_a_session_end_on_all_hosts_and_silent_ones_are_named(rig: Any) -> None:
+    clients, _frontend, host, _address = rig
+    assert await clients.evict_workers(SESSION) == (5, ["h2"])
+    assert host.evicted == [SESSION]
 
 
 async def test_release_of_unsaved_variables_goes_to_their_host_if_there_is_one(rig: Any) -> None:

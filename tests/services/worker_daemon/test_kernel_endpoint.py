@@ -72,8 +72,8 @@ class FakeClients:
         finally:
             self.left += 1
 
-    async def evict_workers(self, session_id: str) -> int:
-        return 2
+    async def evict_workers(self, session_id: str) -> tuple[int, list[str]]:
+        return 2, ["h9"]
 
     async def release_unsaved(self, session_id: str, host_id: str, worker_id: str, names: list[str]) -> None:
         self.released.append((session_id, host_id, worker_id, names))
@@ -156,7 +156,7 @@ async def test_requests_of_a_session_are_passed_on(kernel: Kernel, clients: Fake
     assert await kernel.ask("record_runs", runs=[{"sequence": 1}]) == {"next_sequence": 2}
     assert (await kernel.ask("prepare", source="x"))["worker_id"] == "w-1"
     assert await kernel.ask("raise_epoch") == {"epoch": 2, "version": 3}
-    assert await kernel.ask("evict_workers") == {"evicted": 2}
+    assert await kernel.ask("evict_workers") == {"evicted": 2, "silent_hosts": ["h9"]}
     assert await kernel.ask("release_unsaved", host_id="h1", worker_id="w-1", names=["it"]) == {}
     assert clients.released == [("s-1", "h1", "w-1", ["it"])]
 
