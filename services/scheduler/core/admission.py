@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from looseleaf.errors import LooseLeafError
 from looseleaf.services.scheduler.core.actions import NotifyLease
 from looseleaf.services.scheduler.core.endings import give_up, revoke
 from looseleaf.services.scheduler.core.events import RunCancelled, RunRequested
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState, RecipeFacts
 from looseleaf.services.scheduler.core.fencing import see_epoch
-from looseleaf.services.scheduler.core.hosts import Host
+from looseleaf.services.scheduler.core.hosts import HostTable
 from looseleaf.services.scheduler.core.journal import reopenable
 from looseleaf.services.scheduler.core.leases import LeaseStatus
 from looseleaf.services.scheduler.core.queue import PRIORITIES, Run, rank_s
@@ -69,7 +67,7 @@ def _join(state: State, event: RunRequested, record: ExecutionRecord, now_s: flo
         return True
     if entry is not None and entry.status is LeaseStatus.RESTORED:
         # Its daemon has not confirmed it yet; the answer comes with its heartbeat.
-        state.runs[event.execution_id] = _run(state, event, now_s)
+        state.runs.add(_run(state, event, now_s))
         return True
     if record.state is ExecutionState.PENDING:
         return False
@@ -88,23 +86,25 @@ def _admit(state: State, event: RunRequested, record: ExecutionRecord | None, no
     if len(state.runs) >= state.limits.run_queue_max:
         state.refuse(event.request_id, queue_full(state.limits.run_queue_max))
         return
-    if state.runs_of(event.session_id) >= state.limits.runs_per_session_max:
+    if len(state.runs.of_session(event.session_id)) >= state.limits.runs_per_session_max:
         state.refuse(event.request_id, session_queue_full(state.limits.runs_per_session_max))
         return
-    misfit = never_fits(state.hosts.with_gpus(), event.recipe) if state.ready else None
+    misfit = never_fits(state.hosts, event.recipe) if state.ready else None
     if misfit is not None:
         state.refuse(event.request_id, misfit)
         return
     if record is None or record.state.ended:
         state.write(state.journal.open(event.execution_id, event.session_id, event.epoch))
-    run = state.runs[event.execution_id] = _run(state, event, now_s)
-    state.queue.put(run)
+    state.queue.put(state.runs.add(_run(state, event, now_s)))
     state.dirty = True
 
 
-def never_fits(hosts: Sequence[Host], recipe: RecipeFacts) -> LooseLeafError | None:
+def never_fits(table: HostTable, recipe: RecipeFacts) -> LooseLeafError | None:
     """Why none of the hosts, alive or not, can ever run it; None if one can, or if there is none with GPUs."""
-    if not hosts or any(host.holds(recipe) for host in hosts):
+    if any(host.holds(recipe) for host in table.with_gpus()):
+        return None
+    hosts = list(table.with_gpus())
+    if not hosts:
         return None
     largest = max(host.gpu_count for host in hosts)
     if recipe.gpu_count > largest:
@@ -133,6 +133,6 @@ def run_cancelled(state: State, event: RunCancelled, now_s: float) -> None:
     if run.waiters:
         return
     if entry is not None and entry.status is LeaseStatus.RESTORED:
-        del state.runs[event.execution_id]
+        state.runs.pop(event.execution_id)
         return
     give_up(state, run, entry, now_s, "CANCELLED")

@@ -127,7 +127,7 @@ def lose_lease(state: State, entry: LeaseEntry, now_s: float, reason: str, *, da
 def finish(state: State, record: ExecutionRecord, end: ExecutionState, reason: str, *, inferred: bool = False) -> None:
     """Ends an execution and tells whoever still waits for its lease."""
     state.write(state.journal.advance(record.execution_id, end, reason, inferred=inferred))
-    run = state.runs.pop(record.execution_id, None)
+    run = state.runs.pop(record.execution_id)
     if run is None:
         return
     state.queue.remove(record.execution_id)
@@ -165,6 +165,7 @@ def lose_host(state: State, host: Host, now_s: float, reason: str) -> None:
         if worker.hold is not None:
             state.remember_end(worker.worker_id, why, now_s)
     host.workers.clear()
+    state.hosts.touch(host.host_id)
     state.dirty = True
     state.act(MarkHostDead(host.host_id, reason))
 

@@ -61,12 +61,14 @@ class WorkerStage(IntEnum):
     @property
     def busy(self) -> bool:
         """True while the worker may not be ended or given to another cell."""
-        return self in (WorkerStage.DEVICE_READY, WorkerStage.RUNNING, WorkerStage.SAVING)
+        # Numbers, since this is asked most often of all: DEVICE_READY, RUNNING, SAVING.
+        return 5 <= self <= 7
 
     @property
     def ready(self) -> bool:
         """True if the worker can take a cell of its session at once."""
-        return self in (WorkerStage.HOST_READY, WorkerStage.CONTEXT_READY, WorkerStage.COMPLETED)
+        # HOST_READY, CONTEXT_READY, COMPLETED.
+        return self == 8 or 3 <= self <= 4
 
 
 @dataclass(frozen=True, slots=True)

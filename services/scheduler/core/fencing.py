@@ -20,11 +20,11 @@ def see_epoch(state: State, session_id: SessionId, epoch: Epoch, now_s: float) -
         return True
     session.epoch = epoch
     state.write_session(session_id, epoch)
-    for run in [run for run in state.runs.values() if run.session_id == session_id and run.epoch < epoch]:
+    for run in [run for run in state.runs.of_session(session_id) if run.epoch < epoch]:
         entry = state.leases.of_execution(session_id, run.execution_id)
         if entry is not None and entry.status is LeaseStatus.RESTORED:
             # What became of the execution its daemon will say; these callers get no lease in any case.
-            del state.runs[run.execution_id]
+            state.runs.pop(run.execution_id)
             for waiter in run.waiters:
                 state.refuse(waiter, stale_epoch(run.epoch, epoch))
         else:

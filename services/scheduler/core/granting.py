@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from looseleaf.ids import HostId, WorkerId
+from looseleaf.ids import HostId, SessionId, WorkerId
 from looseleaf.services.scheduler.core.actions import GrantLease, NotifyLease
 from looseleaf.services.scheduler.core.admission import never_fits
 from looseleaf.services.scheduler.core.endings import end_lease, refuse_run, revoke, send_revoke
@@ -12,7 +13,7 @@ from looseleaf.services.scheduler.core.events import EvictionEnded, GrantFailed,
 from looseleaf.services.scheduler.core.facts import Lease, StartPath
 from looseleaf.services.scheduler.core.holds import lost_need
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
-from looseleaf.services.scheduler.core.placement import HostRoom, Placement, host_room, place
+from looseleaf.services.scheduler.core.placement import Placement, place
 from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.refusals import grants_refused, stale_epoch
 from looseleaf.services.scheduler.core.state import State
@@ -23,71 +24,65 @@ def place_runs(state: State, now_s: float) -> None:
     if state.capacity_changed:
         state.capacity_changed = False
         _refuse_misfits(state)
-    candidates = [run for run in _first_of_each_session(state) if not _refused_for_need(state, run, now_s)]
-    if not candidates:
+    if state.queue.needy:
+        for run in _first_of_each_session(state):
+            _refuse_for_need(state, run, now_s)
+    if not len(state.queue):
         return
-    rooms = {host.host_id: host_room(host, state.leases, now_s) for host in state.hosts.open_for_work(now_s)}
-    open_rooms = {host_id: room for host_id, room in rooms.items() if room.free or room.warm}
-    for run in candidates:
-        if not open_rooms:
+    closed: set[HostId] = set()
+    state.rooms.refresh(now_s)
+    for run in _first_of_each_session(state):
+        if not state.rooms.any_open(closed):
             break
-        usable = [
-            room for host_id, room in open_rooms.items()
-            if room.host.heartbeats >= run.avoided.get(host_id, 0) and room.host.holds(run.recipe)
-        ]
         preparation = state.preparations.get(run.session_id)
-        target = place(run, usable, preparation.host_id if preparation else None, now_s, state.limits)
+        target = place(run, state.rooms, preparation.host_id if preparation else None, closed, now_s)
         if target is None:
-            _reserve_for_gang(state, run, rooms, open_rooms, now_s)
-            continue
-        _reserve(state, run, target, now_s)
-        rooms[target.host_id] = room = host_room(rooms[target.host_id].host, state.leases, now_s)
-        open_rooms[target.host_id] = room
-        if not (room.free or room.warm):
-            del open_rooms[target.host_id]
+            _reserve_for_gang(state, run, closed, now_s)
+        else:
+            _reserve(state, run, target, now_s)
+            state.rooms.refresh(now_s)
 
 
-def _first_of_each_session(state: State) -> list[Run]:
+def _first_of_each_session(state: State) -> Iterator[Run]:
     """Runs that may be placed: a session's cell that runs, or an earlier one that waits, holds its later ones back."""
-    held_back = state.leases.running_sessions()
-    candidates = []
+    held_back: set[SessionId] = set()
     for run in state.queue:
-        if run.session_id not in held_back:
+        if run.session_id not in held_back and not state.leases.session_runs(run.session_id):
             held_back.add(run.session_id)
-            candidates.append(run)
-    return candidates
+            yield run
 
 
-def _refused_for_need(state: State, run: Run, now_s: float) -> bool:
+def _refuse_for_need(state: State, run: Run, now_s: float) -> None:
     error = lost_need(state, run, now_s)
     if error is not None:
         refuse_run(state, run, error)
-    return error is not None
 
 
 def _refuse_misfits(state: State) -> None:
-    hosts = state.hosts.with_gpus()
     for run in state.queue:
-        misfit = never_fits(hosts, run.recipe)
+        misfit = never_fits(state.hosts, run.recipe)
         if misfit is not None:
             refuse_run(state, run, misfit)
 
 
-def _reserve_for_gang(
-    state: State, run: Run, rooms: dict[HostId, HostRoom], open_rooms: dict[HostId, HostRoom], now_s: float,
-) -> None:
+def _reserve_for_gang(state: State, run: Run, closed: set[HostId], now_s: float) -> None:
     """Keeps one host for a run of several GPUs that waited long, since one-GPU runs would starve it for ever."""
     if run.recipe.gpu_count < 2 or now_s - run.arrived_at_s < state.limits.gang_patience_s:
         return
-    able = [room for room in rooms.values() if room.host.holds(run.recipe)]
+    able = {
+        host.host_id for host in state.hosts.open_for_work(now_s)
+        if host.host_id not in closed and host.holds(run.recipe)}
     if not able:
         return
-    if run.reserved_host not in {room.host.host_id for room in able}:
-        best = max(able, key=lambda room: (len(room.free) + len(room.warm), room.host.host_id))
-        run.reserved_host = best.host.host_id
+    if run.reserved_host not in able:
+        run.reserved_host = max(able, key=lambda host_id: (_room_size(state, host_id), host_id))
     if run.reserved_host is not None:
-        del rooms[run.reserved_host]
-        open_rooms.pop(run.reserved_host, None)
+        closed.add(run.reserved_host)
+
+
+def _room_size(state: State, host_id: HostId) -> int:
+    room = state.rooms.room(host_id)
+    return len(room.free) + len(room.warm)
 
 
 def _reserve(state: State, run: Run, target: Placement, now_s: float) -> None:
@@ -124,6 +119,7 @@ def eviction_ended(state: State, event: EvictionEnded, now_s: float) -> None:
     worker = state.hosts.worker(event.host_id, event.worker_id)
     if host is not None and worker is not None:
         worker.evicting = False
+        state.hosts.touch(event.host_id)
         if event.evicted:
             del host.workers[event.worker_id]
             if worker.hold is not None:
@@ -175,9 +171,10 @@ def deliver(state: State, entry: LeaseEntry, now_s: float) -> None:
     frequency = session.count_run(now_s, state.limits.frequency_half_life_s)
     worker = state.hosts.worker(lease.host_id, lease.worker_id)
     if worker is not None:
-        worker.prepared = None
+        worker.prepared, worker.merged = None, None
+        state.hosts.touch(lease.host_id)
         state.greedy.touch(worker, frequency)
-    run = state.runs.pop(lease.execution_id, None)
+    run = state.runs.pop(lease.execution_id)
     for waiter in run.waiters if run is not None else ():
         entry.recipients.add(waiter)
         state.act(NotifyLease(waiter, lease))

@@ -27,13 +27,18 @@ def heartbeat_received(state: State, event: HeartbeatReceived, now_s: float) -> 
     host = _known_host(state, event, now_s)
     if host is None:
         return
-    before, capacity = _signature(state, host, now_s), (host.gpu_count, host.gpu_memory_bytes)
+    took_work, capacity = host.takes_work(now_s, state.limits), (host.gpu_count, host.gpu_memory_bytes)
     was_alive = host.alive and host.heartbeats > 0
-    completed = merge_report(host, report, now_s, state.number, state.limits, state.released)
+    merge = merge_report(host, report, now_s, state.number, state.limits, state.released)
     take_ended_holders(state, report, now_s)
-    drop_stale_holds(state, host)
-    for worker in completed:
+    dropped = drop_stale_holds(state, host)
+    for worker in merge.completed:
         state.greedy.touch(worker, state.sessions.touch(worker.session_id).frequency)
+    if merge.touched:
+        state.hosts.touch(host.host_id)
+    if merge.changed or dropped or took_work != host.takes_work(now_s, state.limits):
+        state.hosts.touch(host.host_id)
+        state.dirty = True
     if not was_alive:
         state.write_host(host)
     renewed, unknown = _settle_leases(state, host, report, now_s)
@@ -44,8 +49,7 @@ def heartbeat_received(state: State, event: HeartbeatReceived, now_s: float) -> 
         state.dirty = True
     if capacity != (host.gpu_count, host.gpu_memory_bytes):
         state.capacity_changed = state.dirty = True
-    if before != _signature(state, host, now_s):
-        state.dirty = True
+        state.hosts.touch(host.host_id)
     state.act(AnswerHeartbeat(event.request_id, tuple(renewed), tuple(unknown)))
 
 
@@ -73,30 +77,26 @@ def _known_host(state: State, event: HeartbeatReceived, now_s: float) -> Host | 
     return host
 
 
-def _signature(state: State, host: Host, now_s: float) -> tuple[object, ...]:
-    workers = tuple(
-        (w.worker_id, w.session_id, w.stage, w.gpu_indices, now_s < w.held_until_s) for w in host.workers.values())
-    return (host.takes_work(now_s, state.limits), workers)
-
-
 def _settle_leases(state: State, host: Host, report: HostReport, now_s: float) -> tuple[list[LeaseId], list[LeaseId]]:
     """Ids of renewed and of unknown leases; leases that the daemon no longer has come to their end."""
     renewed, unknown = [], []
     listed = set()
     for told in report.leases:
         listed.add(told.lease_id)
-        lease = replace(told, host_id=host.host_id, address=host.address)
-        entry = state.leases.get(lease.lease_id) or _adopt(state, host, lease, report, now_s)
+        entry = state.leases.get(told.lease_id)
+        if entry is None:
+            lease = replace(told, host_id=host.host_id, address=host.address)
+            entry = _adopt(state, host, lease, report, now_s)
         if entry is None or entry.lease.host_id != host.host_id:
-            unknown.append(lease.lease_id)
+            unknown.append(told.lease_id)
             continue
         was_restored = entry.status is LeaseStatus.RESTORED
         if renew(entry, now_s):
-            renewed.append(lease.lease_id)
+            renewed.append(told.lease_id)
             if was_restored:
                 deliver(state, entry, now_s)
         else:
-            unknown.append(lease.lease_id)
+            unknown.append(told.lease_id)
     for entry in state.leases.on_host(host.host_id):
         awaited = entry.status is LeaseStatus.EVICTING or entry.grant_open
         if entry.lease.lease_id in listed or awaited:
@@ -167,7 +167,7 @@ def check_hosts(state: State, now_s: float) -> None:
         elif not host.alive and now_s - host.last_seen_s >= state.limits.host_forget_s:
             state.hosts.forget(host.host_id)
             state.retry_at.pop(host.host_id, None)
-            for run in state.runs.values():
+            for run in state.runs:
                 run.avoided.pop(host.host_id, None)
             state.forget_host(host.host_id)
             state.capacity_changed = state.dirty = True

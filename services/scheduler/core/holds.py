@@ -20,11 +20,16 @@ def take_ended_holders(state: State, report: HostReport, now_s: float) -> None:
         state.remember_end(ended.worker_id, ended.why, now_s - ended.ended_s_ago)
 
 
-def drop_stale_holds(state: State, host: Host) -> None:
-    """In a newer epoch of its session nobody can use what a worker holds: it is kept no longer."""
+def drop_stale_holds(state: State, host: Host) -> bool:
+    """In a newer epoch of its session nobody can use what a worker holds: it is kept no longer. True: there was one."""
+    dropped = False
     for worker in host.workers.values():
         if worker.hold is not None and worker.hold.epoch < state.sessions.epoch(worker.session_id):
             worker.take_hold(None, 0.0)
+            dropped = True
+    if dropped:
+        state.hosts.touch(host.host_id)
+    return dropped
 
 
 def hold_ended_since(state: State, then_s: float, now_s: float) -> bool:

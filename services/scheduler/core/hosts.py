@@ -60,6 +60,8 @@ class Worker:
     pinned_until: int = 0
     settled: bool = True
     missing: int = 0
+    # The report that this state comes from; None once anything else changed it.
+    merged: WorkerReport | None = None
     # What it is kept for, and until when it makes way for nobody.
     hold: Hold | None = None
     held_until_s: float = 0.0
@@ -68,6 +70,10 @@ class Worker:
         """The daemon's word, as of now: it can only be late, so the worker never goes too early."""
         self.hold = hold
         self.held_until_s = now_s + hold.left_s if hold is not None else 0.0
+
+    def unsettle(self) -> None:
+        """What is known is newer than a heartbeat that may be under way: the next one does not count."""
+        self.settled, self.merged = False, None
 
     @property
     def speculative(self) -> bool:
@@ -123,15 +129,26 @@ class Host:
 
 
 class HostTable:
-    """Every known host, dead ones included until they are forgotten."""
+    """Every known host, dead ones included until they are forgotten.
+
+    Who changes a worker or what a host offers calls `touch`: indexes are brought up to date from `changed`.
+    """
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._hosts: dict[HostId, Host] = {}
+        self._ordered: list[Host] | None = None
+        # Hosts whose room must be looked at again.
+        self.changed: set[HostId] = set()
+        self._unindexed: set[HostId] = set()
+        self._sessions_on: dict[HostId, set[SessionId]] = {}
+        self._hosts_of: dict[SessionId, set[HostId]] = {}
 
     def __iter__(self) -> Iterator[Host]:
         """Hosts ordered by id."""
-        return iter(sorted(self._hosts.values(), key=lambda host: host.host_id))
+        if self._ordered is None:
+            self._ordered = sorted(self._hosts.values(), key=lambda host: host.host_id)
+        return iter(self._ordered)
 
     def __len__(self) -> int:
         return len(self._hosts)
@@ -143,10 +160,19 @@ class HostTable:
     def add(self, host: Host) -> None:
         """Makes a host known; replaces one of the same id."""
         self._hosts[host.host_id] = host
+        self._ordered = None
+        self.touch(host.host_id)
 
     def forget(self, host_id: HostId) -> None:
         """Drops a host."""
         del self._hosts[host_id]
+        self._ordered = None
+        self.touch(host_id)
+
+    def touch(self, host_id: HostId) -> None:
+        """The host's workers, or what it offers, changed."""
+        self.changed.add(host_id)
+        self._unindexed.add(host_id)
 
     def restore(self, record: HostRecord, now_s: float) -> None:
         """Makes a journaled host known; it counts as last seen now and gets no work before it reports."""
@@ -157,9 +183,9 @@ class HostTable:
         """True while a host that the journal knew alive has not reported."""
         return any(host.awaited for host in self._hosts.values())
 
-    def with_gpus(self) -> list[Host]:
+    def with_gpus(self) -> Iterator[Host]:
         """Every known host with GPUs, whatever its liveness, ordered by id."""
-        return [host for host in self if host.gpu_count > 0]
+        return (host for host in self if host.gpu_count > 0)
 
     def open_for_work(self, now_s: float) -> list[Host]:
         """Hosts with GPUs that may get new work, ordered by id."""
@@ -171,8 +197,25 @@ class HostTable:
         return host.workers.get(worker_id) if host else None
 
     def workers_of(self, session_id: SessionId) -> list[tuple[Host, Worker]]:
-        """Every worker of a session with its host."""
-        return [(host, w) for host in self for w in host.workers.values() if w.session_id == session_id]
+        """Every worker of a session with its host, ordered by host id."""
+        self._index_sessions()
+        hosts = [self._hosts[host_id] for host_id in sorted(self._hosts_of.get(session_id, ()))]
+        return [(host, w) for host in hosts for w in host.workers.values() if w.session_id == session_id]
+
+    def _index_sessions(self) -> None:
+        for host_id in self._unindexed:
+            host = self._hosts.get(host_id)
+            before = self._sessions_on.pop(host_id, set())
+            now = {worker.session_id for worker in host.workers.values()} if host is not None else set()
+            if now:
+                self._sessions_on[host_id] = now
+            for session_id in now - before:
+                self._hosts_of.setdefault(session_id, set()).add(host_id)
+            for session_id in before - now:
+                self._hosts_of[session_id].discard(host_id)
+                if not self._hosts_of[session_id]:
+                    del self._hosts_of[session_id]
+        self._unindexed.clear()
 
 
 def supersede(host: Host, report: HostReport, limits: Limits) -> None:
@@ -187,11 +230,21 @@ def supersede(host: Host, report: HostReport, limits: Limits) -> None:
     host.workers.clear()
 
 
+@dataclass(slots=True)
+class Merge:
+    """What a snapshot changed: workers that completed a cell with it; whether a run that waits may fit now."""
+
+    completed: list[Worker] = field(default_factory=list)
+    changed: bool = False
+    # Something else that an index of the host's room knows changed.
+    touched: bool = False
+
+
 def merge_report(
     host: Host, report: HostReport, now_s: float, event_number: int, limits: Limits,
     released: Callable[[ExecutionId], bool],
-) -> list[Worker]:
-    """Takes a snapshot in; returns workers that completed a cell with it, for their eviction priority.
+) -> Merge:
+    """Takes a snapshot in.
 
     `released(execution_id)` is True if that execution ended and gave its GPU back: a worker that the snapshot
     shows running it has completed since.
@@ -200,7 +253,7 @@ def merge_report(
     host.gpu_memory_bytes, host.draining, host.gpu = report.gpu_memory_bytes, report.draining, report.gpu
     host.last_seen_s, host.alive, host.awaited = now_s, True, False
     host.heartbeats += 1
-    completed = []
+    merge = Merge()
     seen = set()
     for told in report.workers:
         if told.stage is WorkerStage.GONE:
@@ -211,31 +264,42 @@ def merge_report(
             # What it was prepared for may be under way: to be expired it must be seen for that long.
             worker = host.workers[told.worker_id] = Worker(
                 told.worker_id, told.session_id, WorkerStage.UNSPECIFIED, prepared_at_s=now_s)
+            merge.changed = True
         worker.missing = 0
         if not worker.settled:
             worker.settled = True
             continue
-        if _update(worker, told, now_s, event_number, released):
-            completed.append(worker)
-    for worker in list(host.workers.values()):
-        if worker.worker_id not in seen:
-            worker.missing += 1
-            if worker.missing >= limits.missed_heartbeats_max:
-                del host.workers[worker.worker_id]
-    return completed
+        if worker.merged == told and told.hold is None and not told.stage.busy:
+            continue
+        _update(worker, told, now_s, event_number, released, merge)
+    if len(seen) < len(host.workers):
+        for worker in list(host.workers.values()):
+            if worker.worker_id not in seen:
+                worker.missing += 1
+                if worker.missing >= limits.missed_heartbeats_max:
+                    del host.workers[worker.worker_id]
+                    merge.changed = True
+    return merge
 
 
 def _update(
     worker: Worker, told: WorkerReport, now_s: float, event_number: int, released: Callable[[ExecutionId], bool],
-) -> bool:
+    merge: Merge,
+) -> None:
+    worker.merged = told
     stage = told.stage
     if stage.busy and told.execution_id and released(told.execution_id):
         stage = WorkerStage.COMPLETED
-    newly_completed = stage is WorkerStage.COMPLETED and worker.stage is not WorkerStage.COMPLETED
+    if stage is WorkerStage.COMPLETED and worker.stage is not WorkerStage.COMPLETED:
+        merge.completed.append(worker)
+    before = (worker.session_id, worker.stage, worker.gpu_indices, now_s < worker.held_until_s)
     worker.session_id, worker.stage, worker.version = told.session_id, stage, told.version
     worker.gpu_indices, worker.execution_id = told.gpu_indices, told.execution_id
     worker.resident_bytes, worker.pid = told.resident_bytes, told.pid
     worker.take_hold(told.hold, now_s)
+    if before != (worker.session_id, worker.stage, worker.gpu_indices, now_s < worker.held_until_s):
+        merge.changed = True
+    speculative = (worker.has_run, worker.prepared_at_s)
     # The execution id outlives the cell: a completed worker that is prepared again is host_ready.
     worker.has_run = worker.has_run or stage.busy or stage is WorkerStage.COMPLETED or bool(told.execution_id)
     if not told.prepared_source_hash:
@@ -243,4 +307,4 @@ def _update(
     elif stage.ready and (worker.prepared is None or worker.prepared.source_hash != told.prepared_source_hash):
         worker.prepared = RecipeFacts(told.prepared_source_hash, told.version, exact=False)
         worker.prepared_at, worker.prepared_at_s = event_number, now_s
-    return newly_completed
+    merge.touched = merge.touched or speculative != (worker.has_run, worker.prepared_at_s)

@@ -5,7 +5,7 @@ A lease occupies its GPUs from reservation to its end, whatever its status; so n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -61,9 +61,11 @@ class LeaseEntry:
 
 
 class LeaseTable:
-    """Every lease that occupies a GPU."""
+    """Every lease that occupies a GPU. `changed` gets the hosts whose leases changed."""
 
-    def __init__(self) -> None:
+    def __init__(self, changed: set[HostId]) -> None:
+        self._changed = changed
+        self._gpus_on: dict[HostId, int] = {}
         self._entries: dict[LeaseId, LeaseEntry] = {}
         self._by_gpu: dict[tuple[HostId, int], LeaseId] = {}
         self._by_host: dict[HostId, dict[LeaseId, LeaseEntry]] = {}
@@ -91,17 +93,21 @@ class LeaseTable:
         self._entries[lease.lease_id] = entry
         for index in lease.gpu_indices:
             self._by_gpu[lease.host_id, index] = lease.lease_id
+        self._changed.add(lease.host_id)
+        self._gpus_on[lease.host_id] = self._gpus_on.get(lease.host_id, 0) + len(lease.gpu_indices)
         self._by_host.setdefault(lease.host_id, {})[lease.lease_id] = entry
         self._by_session.setdefault(lease.session_id, {})[lease.lease_id] = entry
 
     def remove(self, lease_id: LeaseId) -> LeaseEntry:
         """Frees the lease's GPUs."""
         entry = self._entries.pop(lease_id)
+        self._changed.add(entry.lease.host_id)
+        self._gpus_on[entry.lease.host_id] -= len(entry.lease.gpu_indices)
         for index in entry.lease.gpu_indices:
             del self._by_gpu[entry.lease.host_id, index]
         del self._by_host[entry.lease.host_id][lease_id]
         if not self._by_host[entry.lease.host_id]:
-            del self._by_host[entry.lease.host_id]
+            del self._by_host[entry.lease.host_id], self._gpus_on[entry.lease.host_id]
         del self._by_session[entry.lease.session_id][lease_id]
         if not self._by_session[entry.lease.session_id]:
             del self._by_session[entry.lease.session_id]
@@ -123,6 +129,15 @@ class LeaseTable:
         """Leases of one session, fenced ones included."""
         return list(self._by_session.get(session_id, {}).values())
 
+    @property
+    def gpus(self) -> int:
+        """GPUs that leases occupy."""
+        return len(self._by_gpu)
+
+    def sessions(self) -> Set[SessionId]:
+        """Sessions with a lease."""
+        return self._by_session.keys()
+
     def of_execution(self, session_id: SessionId, execution_id: ExecutionId) -> LeaseEntry | None:
         """The valid lease of one execution of a session; there is at most one."""
         for entry in self.of_session(session_id):
@@ -134,14 +149,9 @@ class LeaseTable:
         """True if a valid lease of the session exists: its next GPU cell waits."""
         return any(entry.valid for entry in self.of_session(session_id))
 
-    def running_sessions(self) -> set[SessionId]:
-        """Sessions with a valid lease."""
-        return {entry.lease.session_id for entry in self._entries.values() if entry.valid}
-
     def full(self, host_id: HostId, gpu_count: int) -> bool:
         """True if no GPU of the host is without a lease."""
-        leased = sum(len(entry.lease.gpu_indices) for entry in self._by_host.get(host_id, {}).values())
-        return leased >= gpu_count
+        return self._gpus_on.get(host_id, 0) >= gpu_count
 
     def workers_in_use(self, host_id: HostId) -> set[WorkerId]:
         """Workers of a host that some lease names."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from looseleaf.ids import SessionId
 from looseleaf.services.scheduler.core.actions import NotifyQueue
 from looseleaf.services.scheduler.core.facts import RecipeFacts
 from looseleaf.services.scheduler.core.hosts import Liveness
@@ -17,13 +18,12 @@ def tell_positions(state: State, now_s: float) -> None:
         return
     pool_reason = _pool_reason(state, now_s)
     free = _Free(state, now_s)
-    occupied = _Occupied(state)
-    held_back = state.leases.running_sessions()
+    held_back: set[SessionId] = set()
     for position, run in enumerate(state.queue, start=1):
-        if run.session_id in held_back:
+        if run.session_id in held_back or state.leases.session_runs(run.session_id):
             reason = "This notebook's previous GPU cell has not ended."
         else:
-            reason = pool_reason or _run_reason(occupied, free, run)
+            reason = pool_reason or _run_reason(state, free, run)
         held_back.add(run.session_id)
         for waiter in run.waiters:
             if run.told.get(waiter) != (position, reason):
@@ -71,15 +71,7 @@ class _Free:
         return max((count for host, count in self._hosts if host.holds(recipe)), default=0)
 
 
-class _Occupied:
-    """How many GPUs are leased, and to whom."""
-
-    def __init__(self, state: State) -> None:
-        self.gpus = sum(len(entry.lease.gpu_indices) for entry in state.leases)
-        self.sessions = {entry.lease.session_id for entry in state.leases}
-
-
-def _run_reason(occupied: _Occupied, free: _Free, run: Run) -> str:
+def _run_reason(state: State, free: _Free, run: Run) -> str:
     count, largest_free = run.recipe.gpu_count, free.for_cell(run.recipe)
     if count > 1:
         verb = "is" if largest_free == 1 else "are"
@@ -89,16 +81,17 @@ def _run_reason(occupied: _Occupied, free: _Free, run: Run) -> str:
     if not free.anywhere and free.kept_until_s is not None:
         wait_s = max(1, math.ceil(free.kept_until_s - run.arrived_at_s))
         return f"A GPU keeps variables that cannot be saved, for at most {wait_s} s from this cell's Run on."
-    others = len(occupied.sessions) - (run.session_id in occupied.sessions)
-    if occupied.gpus == 0:
+    sessions = state.leases.sessions()
+    others = len(sessions) - (run.session_id in sessions)
+    if state.leases.gpus == 0:
         return "A GPU is about to become free."
     if not others:
-        return f"{_gpus(occupied.gpus)} busy with this notebook's earlier cell."
+        return f"{_gpus(state.leases.gpus)} busy with this notebook's earlier cell."
     if largest_free and run.refusals:
         return "The GPU host refused the cell and is asked again."
     if largest_free:
         return "Free GPUs are kept for a cell that waits for several of them."
-    return f"{_gpus(occupied.gpus)} busy with {'another notebook' if others == 1 else 'other notebooks'}."
+    return f"{_gpus(state.leases.gpus)} busy with {'another notebook' if others == 1 else 'other notebooks'}."
 
 
 def _gpus(count: int) -> str:

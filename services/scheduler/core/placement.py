@@ -6,16 +6,16 @@ of k GPUs lies on one host.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
 from looseleaf.ids import HostId, WorkerId
-from looseleaf.services.scheduler.core.eviction import evictable, eviction_rank
 from looseleaf.services.scheduler.core.facts import StartPath
-from looseleaf.services.scheduler.core.hosts import Host, Worker
-from looseleaf.services.scheduler.core.leases import LeaseTable
+from looseleaf.services.scheduler.core.hosts import Worker
 from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.queue import Run
+from looseleaf.services.scheduler.core.room_index import RoomIndex
+from looseleaf.services.scheduler.core.rooms import HostRoom, take_gpus, victims_cost
 
 Rank = tuple[int, int, int, float, int]
 # A worker that was prepared for something else still has its imports: COLD by the book, better than a new one.
@@ -34,52 +34,6 @@ class Placement:
     victims: tuple[WorkerId, ...] = ()
 
 
-@dataclass(slots=True)
-class HostRoom:
-    """A host's GPUs without a lease, by what stands on them."""
-
-    host: Host
-    free: list[int]
-    # GPU -> the workers bound to it; each may be ended or can take a cell of its session.
-    warm: dict[int, list[Worker]]
-    # Idle workers of any session that no lease names.
-    idle: list[Worker]
-
-    def may_go(self, worker: Worker, now_s: float) -> bool:
-        """Whether the worker may be ended for somebody else's cell."""
-        return evictable(worker, self.host.heartbeats, now_s)
-
-
-def host_room(host: Host, leases: LeaseTable, now_s: float) -> HostRoom:
-    """Sorts a host's GPUs: leased or busy ones are left out."""
-    if leases.full(host.host_id, host.gpu_count):
-        return HostRoom(host, [], {}, [])
-    in_use = leases.workers_in_use(host.host_id)
-    bound: dict[int, list[Worker]] = {}
-    for worker in host.workers.values():
-        for index in worker.gpu_indices:
-            bound.setdefault(index, []).append(worker)
-    free, warm = [], {}
-    for index in range(host.gpu_count):
-        if leases.occupied(host.host_id, index):
-            continue
-        holders = bound.get(index, [])
-        if not holders:
-            free.append(index)
-        elif all(_may_go(worker, host, in_use, now_s) or _may_serve(worker, in_use) for worker in holders):
-            warm[index] = holders
-    idle = [worker for worker in host.workers.values() if _may_serve(worker, in_use)]
-    return HostRoom(host, free, warm, idle)
-
-
-def _may_go(worker: Worker, host: Host, in_use: set[WorkerId], now_s: float) -> bool:
-    return worker.worker_id not in in_use and evictable(worker, host.heartbeats, now_s)
-
-
-def _may_serve(worker: Worker, in_use: set[WorkerId]) -> bool:
-    return worker.stage.ready and not worker.evicting and worker.worker_id not in in_use
-
-
 def worker_path(worker: Worker, run: Run) -> StartPath:
     """PREPARED: known, before the run arrived, to hold its closures; WARM: ran a cell before; else COLD."""
     if worker.prepared is not None and worker.prepared_at < run.arrived_at and worker.prepared.covers(run.recipe):
@@ -88,26 +42,56 @@ def worker_path(worker: Worker, run: Run) -> StartPath:
 
 
 def place(
-    run: Run, rooms: Collection[HostRoom], preparing_on: HostId | None, now_s: float, limits: Limits,
+    run: Run, index: RoomIndex, preparing_on: HostId | None, closed: Collection[HostId], now_s: float,
 ) -> Placement | None:
-    """The best placement of `run` in `rooms`, or None if there is no room now.
+    """The best placement of `run`, or None if there is no room now.
 
     A run that needs a certain worker gets that one or none. `preparing_on`: a host where a new worker of the session is
-    under way. Deterministic: ties go by host id.
+    under way; `closed`: hosts kept for others. Deterministic: ties go by host id.
     """
+
+    def usable(host_id: HostId) -> bool:
+        host = index.host(host_id)
+        return (
+            host_id not in closed and host.heartbeats >= run.avoided.get(host_id, 0)
+            and host.takes_work(now_s, index.limits) and host.holds(run.recipe))
+
+    likely = index.hosts_of(run.session_id)
+    if preparing_on is not None:
+        likely.add(preparing_on)
     best: tuple[tuple[Rank, str], Placement] | None = None
-    for room in rooms:
-        for option, grade in _options(run, room, preparing_on, now_s, limits):
-            key = (_rank(room, option, grade, now_s, limits), room.host.host_id)
+    for host_id in _worth_a_look(run, index, likely, usable):
+        room = index.room(host_id)
+        for option, grade in _options(run, room, preparing_on, now_s, index.limits):
+            key = (_rank(room, option, grade, now_s, index.limits), host_id)
             if best is None or key < best[0]:
                 best = (key, option)
     return best[1] if best else None
 
 
+def _worth_a_look(
+    run: Run, index: RoomIndex, likely: set[HostId], usable: Callable[[HostId], bool],
+) -> Iterator[HostId]:
+    """Hosts among which the best placement is: those with workers of the session, and the best one for a new worker."""
+    for host_id in likely:
+        if usable(host_id) and index.room(host_id).open:
+            yield host_id
+    if run.need.worker_id:
+        return
+    free = index.with_free(run.recipe.gpu_count, usable)
+    if free is not None:
+        yield free
+    elif run.recipe.gpu_count == 1:
+        cheapest = index.cheapest.first(usable)
+        if cheapest is not None:
+            yield cheapest
+    else:
+        yield from filter(usable, index.open_hosts())
+
+
 def _rank(room: HostRoom, option: Placement, grade: int, now_s: float, limits: Limits) -> Rank:
     """Lower is better: few evictions, a ready worker, cheap victims, a full host so that gangs find an empty one."""
-    costs = [eviction_rank(room.host.workers[worker_id], now_s, limits)[:2] for worker_id in option.victims]
-    kind, priority = max(costs, default=(0, 0.0))
+    kind, priority = victims_cost(room, option.victims, now_s, limits)
     return (len(option.victims), grade, kind, priority, len(room.free))
 
 
@@ -124,7 +108,7 @@ def _options(
         option = _on_worker(run, room, worker, now_s, limits)
         if option is not None:
             found.append((option, _GRADES[option.path]))
-    fresh = None if needed else _take(room, run.recipe.gpu_count, (), None, now_s, limits)
+    fresh = None if needed else take_gpus(room, run.recipe.gpu_count, (), None, now_s, limits)
     if fresh is not None:
         gpus, victims = fresh
         option = Placement(room.host.host_id, gpus, WorkerId(""), StartPath.COLD, victims)
@@ -138,37 +122,8 @@ def _on_worker(run: Run, room: HostRoom, worker: Worker, now_s: float, limits: L
     # A device context cannot change its set of GPUs: a bound worker serves only cells of that many.
     if bound and (len(bound) != count or not all(index in room.warm for index in bound)):
         return None
-    taken = _take(room, count, bound, worker, now_s, limits)
+    taken = take_gpus(room, count, bound, worker, now_s, limits)
     if taken is None:
         return None
     gpus, victims = taken
     return Placement(room.host.host_id, gpus, worker.worker_id, worker_path(worker, run), victims)
-
-
-def _take(
-    room: HostRoom, count: int, bound: tuple[int, ...], keep: Worker | None, now_s: float, limits: Limits,
-) -> tuple[tuple[int, ...], tuple[WorkerId, ...]] | None:
-    """`count` GPUs of one host, the `bound` ones first, then free ones, then those of the cheapest victims."""
-    gpus = list(bound)
-    gpus += room.free[: max(0, count - len(gpus))]
-    if len(gpus) < count:
-        others = [index for index in room.warm if index not in gpus and _all_may_go(room, index, keep, now_s)]
-        others.sort(key=lambda index: _cost(room, index, now_s, limits))
-        gpus += others[: count - len(gpus)]
-    if len(gpus) < count:
-        return None
-    victims = {
-        holder.worker_id
-        for index in gpus for holder in room.warm.get(index, []) if keep is None or holder.worker_id != keep.worker_id
-    }
-    if not all(room.may_go(room.host.workers[worker_id], now_s) for worker_id in victims):
-        return None
-    return tuple(sorted(gpus)), tuple(sorted(victims))
-
-
-def _all_may_go(room: HostRoom, index: int, keep: Worker | None, now_s: float) -> bool:
-    return all(worker is not keep and room.may_go(worker, now_s) for worker in room.warm[index])
-
-
-def _cost(room: HostRoom, index: int, now_s: float, limits: Limits) -> tuple[tuple[int, float, str], int]:
-    return max(eviction_rank(worker, now_s, limits) for worker in room.warm[index]), index

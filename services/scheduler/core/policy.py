@@ -156,5 +156,4 @@ def _tick(state: State, event: Tick, now_s: float) -> None:
 
 
 def _needed_sessions(state: State) -> set[SessionId]:
-    leased = {entry.lease.session_id for entry in state.leases}
-    return leased | set(state.preparations) | {run.session_id for run in state.runs.values()}
+    return {*state.leases.sessions(), *state.preparations.sessions(), *(run.session_id for run in state.runs)}

@@ -6,16 +6,18 @@ waits. When there is no good place the answer says why, and Run takes the cold p
 
 from __future__ import annotations
 
-from looseleaf.ids import LeaseId, WorkerId
+from collections.abc import Callable
+
+from looseleaf.ids import HostId, LeaseId, WorkerId
 from looseleaf.services.scheduler.core.actions import AnswerPreparation, PrepareWorker
 from looseleaf.services.scheduler.core.events import PreparationFailed, PreparationRequested, WorkerPrepared
 from looseleaf.services.scheduler.core.eviction import evictable, eviction_rank
 from looseleaf.services.scheduler.core.facts import WorkerStage
 from looseleaf.services.scheduler.core.fencing import see_epoch
 from looseleaf.services.scheduler.core.hosts import Host, Worker
-from looseleaf.services.scheduler.core.placement import host_room
+from looseleaf.services.scheduler.core.preparations import Preparation
 from looseleaf.services.scheduler.core.refusals import stale_epoch
-from looseleaf.services.scheduler.core.state import Preparation, State
+from looseleaf.services.scheduler.core.state import State
 
 
 def preparation_requested(state: State, event: PreparationRequested, now_s: float) -> None:
@@ -57,6 +59,7 @@ def _start(state: State, event: PreparationRequested, now_s: float) -> None:
     for host, worker in own:
         if worker.prepared is not None and worker.prepared.covers(event.recipe):
             worker.prepared_at_s = now_s
+            state.hosts.touch(host.host_id)
             state.act(AnswerPreparation(event.request_id, worker.worker_id, host.host_id))
             return
     if own:
@@ -86,23 +89,24 @@ def _usable(state: State, event: PreparationRequested, now_s: float) -> list[tup
 
 def _host_for_new(state: State, event: PreparationRequested, now_s: float) -> tuple[Host | None, str]:
     """The host with most room, or None and a sentence for people."""
-    hosts = state.hosts.open_for_work(now_s)
-    able = [host for host in hosts if host.holds(event.recipe)]
-    if not able:
-        return None, _nowhere(hosts, event.recipe.gpu_count)
+
+    def able(host_id: HostId) -> bool:
+        host = state.rooms.host(host_id)
+        return host.takes_work(now_s, state.limits) and host.holds(event.recipe)
+
     unfinished = [w for _host, w in state.hosts.workers_of(event.session_id) if w.speculative and not w.evicting]
     if unfinished:
         return None, "This notebook's other worker is not ready yet."
-    roomy = [host for host in able if _speculative_count(state, host) < state.limits.prepared_max_per_host]
-    if not roomy:
-        _make_room(state, able, event, now_s)
-        limit = state.limits.prepared_max_per_host
-        return None, f"Every GPU host holds its {limit} prepared workers already; the oldest unused one gives way."
-
-    def room(host: Host) -> tuple[int, int, str]:
-        return (-len(host_room(host, state.leases, now_s).free), len(host.workers), host.host_id)
-
-    return min(roomy, key=room), ""
+    state.rooms.refresh(now_s)
+    best = state.rooms.for_new.first(able)
+    if best is not None:
+        return state.rooms.host(best), ""
+    hosts = state.hosts.open_for_work(now_s)
+    if not any(host.holds(event.recipe) for host in hosts):
+        return None, _nowhere(hosts, event.recipe.gpu_count)
+    _make_room(state, able, event, now_s)
+    limit = state.limits.prepared_max_per_host
+    return None, f"Every GPU host holds its {limit} prepared workers already; the oldest unused one gives way."
 
 
 def _nowhere(hosts: list[Host], gpu_count: int) -> str:
@@ -111,35 +115,33 @@ def _nowhere(hosts: list[Host], gpu_count: int) -> str:
     return "No GPU host is connected." if gpu_count == 1 else f"No connected host has {gpu_count} GPUs."
 
 
-def _speculative_count(state: State, host: Host) -> int:
-    held = sum(1 for worker in host.workers.values() if worker.speculative)
-    coming = sum(1 for p in state.preparations.values() if p.host_id == host.host_id and not p.worker_id)
-    return held + coming
-
-
-def _make_room(state: State, able: list[Host], event: PreparationRequested, now_s: float) -> None:
+def _make_room(
+    state: State, able: Callable[[HostId], bool], event: PreparationRequested, now_s: float,
+) -> None:
     """Ends the longest expired speculative worker of another session, so that the next request finds room."""
-    expired = []
-    for host in able:
-        in_use = state.leases.workers_in_use(host.host_id)
-        for worker in host.workers.values():
-            old = now_s - worker.prepared_at_s >= state.limits.speculative_expiry_s
-            free = evictable(worker, host.heartbeats, now_s) and worker.worker_id not in in_use
-            if worker.speculative and old and free and worker.session_id != event.session_id:
-                expired.append((eviction_rank(worker, now_s, state.limits), host, worker))
+    host_id = state.rooms.oldest_speculative.first(able)
+    if host_id is None:
+        return
+    host = state.rooms.host(host_id)
+    in_use = state.leases.workers_in_use(host_id)
+    expired = [
+        worker for worker in host.workers.values()
+        if worker.speculative and worker.session_id != event.session_id and worker.worker_id not in in_use
+        and now_s - worker.prepared_at_s >= state.limits.speculative_expiry_s
+        and evictable(worker, host.heartbeats, now_s)]
     if expired:
-        _rank, host, worker = min(expired, key=lambda item: item[0])
-        state.evict(host, worker, LeaseId(""))
+        state.evict(host, min(expired, key=lambda worker: eviction_rank(worker, now_s, state.limits)), LeaseId(""))
 
 
 def _order(state: State, event: PreparationRequested, host: Host, worker: Worker | None) -> None:
     worker_id = worker.worker_id if worker is not None else WorkerId("")
     if worker is not None:
         worker.preparing = True
-    state.preparations[event.session_id] = Preparation(
+        state.hosts.touch(host.host_id)
+    state.preparations.add(Preparation(
         event.request_id, event.session_id, event.epoch, event.recipe, host.host_id, host.incarnation, worker_id,
         [event.request_id],
-    )
+    ))
     state.act(PrepareWorker(
         event.request_id, host.host_id, host.address, event.session_id, event.epoch, event.recipe, worker_id,
     ))
@@ -147,7 +149,7 @@ def _order(state: State, event: PreparationRequested, host: Host, worker: Worker
 
 def worker_prepared(state: State, event: WorkerPrepared, now_s: float) -> None:
     """The worker holds the closures: from this event on a Run finds it PREPARED."""
-    preparation = _take(state, event.request_id)
+    preparation = state.preparations.take(event.request_id)
     if preparation is None:
         return
     host = state.hosts.get(preparation.host_id)
@@ -157,16 +159,17 @@ def worker_prepared(state: State, event: WorkerPrepared, now_s: float) -> None:
             worker = host.workers[event.worker_id] = Worker(
                 event.worker_id, preparation.session_id, WorkerStage.HOST_READY, pid=event.pid)
         worker.preparing = False
+        state.hosts.touch(host.host_id)
         if event.worker_id != preparation.worker_id and (old := host.workers.get(preparation.worker_id)) is not None:
             # Its daemon would not use it any more, as after an install.
-            old.preparing, old.prepared = False, None
+            old.preparing, old.prepared, old.merged = False, None, None
         if not worker.stage.busy and event.worker_id not in state.leases.workers_in_use(host.host_id):
             worker.stage = worker.stage if worker.stage.ready else WorkerStage.HOST_READY
             worker.session_id, worker.version = preparation.session_id, preparation.recipe.version
             worker.prepared, worker.prepared_at, worker.prepared_at_s = preparation.recipe, state.number, now_s
             worker.prepare_ms = event.prepare_ms
             worker.resident_bytes = max(worker.resident_bytes, event.resident_bytes)
-            worker.settled = False
+            worker.unsettle()
         state.dirty = True
     for waiter in preparation.waiters:
         state.act(AnswerPreparation(waiter, event.worker_id, preparation.host_id, event.prepare_ms))
@@ -175,13 +178,14 @@ def worker_prepared(state: State, event: WorkerPrepared, now_s: float) -> None:
 
 def preparation_failed(state: State, event: PreparationFailed, now_s: float) -> None:
     """Nothing is lost: Run takes the cold path."""
-    preparation = _take(state, event.request_id)
+    preparation = state.preparations.take(event.request_id)
     if preparation is None:
         return
     worker = state.hosts.worker(preparation.host_id, preparation.worker_id)
     if worker is not None:
         worker.preparing = False
-        worker.prepared = None
+        worker.prepared, worker.merged = None, None
+        state.hosts.touch(preparation.host_id)
     reason = f"The worker could not be prepared ({event.message or event.reason})."
     for waiter in preparation.waiters:
         _skip(state, waiter, reason)
@@ -191,18 +195,11 @@ def preparation_failed(state: State, event: PreparationFailed, now_s: float) -> 
 
 def host_lost(state: State, host: Host, now_s: float) -> None:
     """Preparations on a host whose daemon is gone come to nothing."""
-    for preparation in [p for p in state.preparations.values() if p.host_id == host.host_id]:
-        del state.preparations[preparation.session_id]
+    for preparation in state.preparations.on_host(host.host_id):
+        state.preparations.take(preparation.request_id)
         waiters = [*preparation.waiters, *([preparation.successor.request_id] if preparation.successor else [])]
         for waiter in waiters:
             _skip(state, waiter, "The host of the worker was lost.")
-
-
-def _take(state: State, request_id: str) -> Preparation | None:
-    for session_id, preparation in state.preparations.items():
-        if preparation.request_id == request_id:
-            return state.preparations.pop(session_id)
-    return None
 
 
 def _continue(state: State, preparation: Preparation, now_s: float) -> None:

@@ -6,7 +6,7 @@ no stream of interactive runs can starve a batch run for ever.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -49,12 +49,56 @@ def rank_s(arrived_at_s: float, priority: str, batch_penalty_s: float) -> float:
     return arrived_at_s + (batch_penalty_s if priority == "batch" else 0.0)
 
 
+class RunTable:
+    """Every run whose caller has no lease yet, by execution and by session."""
+
+    def __init__(self) -> None:
+        self._runs: dict[ExecutionId, Run] = {}
+        self._by_session: dict[SessionId, dict[ExecutionId, Run]] = {}
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[Run]:
+        """Runs in the order in which they came, safe against changes meanwhile."""
+        return iter(list(self._runs.values()))
+
+    def __contains__(self, execution_id: object) -> bool:
+        return execution_id in self._runs
+
+    def get(self, execution_id: ExecutionId) -> Run | None:
+        """The run, or None if nobody waits for it."""
+        return self._runs.get(execution_id)
+
+    def add(self, run: Run) -> Run:
+        """Makes a run known."""
+        self._runs[run.execution_id] = run
+        self._by_session.setdefault(run.session_id, {})[run.execution_id] = run
+        return run
+
+    def pop(self, execution_id: ExecutionId) -> Run | None:
+        """Drops a run and returns it; None if it is not there."""
+        run = self._runs.pop(execution_id, None)
+        if run is not None:
+            of_session = self._by_session[run.session_id]
+            del of_session[execution_id]
+            if not of_session:
+                del self._by_session[run.session_id]
+        return run
+
+    def of_session(self, session_id: SessionId) -> list[Run]:
+        """Runs of one session."""
+        return list(self._by_session.get(session_id, {}).values())
+
+
 class RunQueue:
     """Runs that wait for GPUs, in order. Its bound is on waiting and granting runs together, kept by the caller."""
 
     def __init__(self) -> None:
         self._ordered: list[Run] = []
-        self._ids: set[ExecutionId] = set()
+        self._queued: dict[ExecutionId, Run] = {}
+        # How many of them need a certain worker.
+        self.needy = 0
 
     def __len__(self) -> int:
         return len(self._ordered)
@@ -64,17 +108,23 @@ class RunQueue:
         return iter(list(self._ordered))
 
     def __contains__(self, execution_id: object) -> bool:
-        return execution_id in self._ids
+        return execution_id in self._queued
 
     def put(self, run: Run) -> None:
         """Adds a run at the place of its key; it must not be in the queue."""
-        if run.execution_id in self._ids:
+        if run.execution_id in self._queued:
             raise AssertionError(f"{run.execution_id} is queued already")
-        insort(self._ordered, run, key=lambda queued: queued.key)
-        self._ids.add(run.execution_id)
+        insort(self._ordered, run, key=_key)
+        self._queued[run.execution_id] = run
+        self.needy += bool(run.need.worker_id)
 
     def remove(self, execution_id: ExecutionId) -> None:
         """Takes a run out; nothing happens if it is not in the queue."""
-        if execution_id in self._ids:
-            self._ids.remove(execution_id)
-            self._ordered = [run for run in self._ordered if run.execution_id != execution_id]
+        run = self._queued.pop(execution_id, None)
+        if run is not None:
+            del self._ordered[bisect_left(self._ordered, run.key, key=_key)]
+            self.needy -= bool(run.need.worker_id)
+
+
+def _key(run: Run) -> tuple[float, int]:
+    return run.key

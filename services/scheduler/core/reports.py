@@ -105,8 +105,10 @@ def _touch_worker(state: State, event: ExecutionReported, entry: LeaseEntry, now
         return
     if told is not None and told.stage is WorkerStage.GONE:
         del host.workers[worker_id]
+        state.hosts.touch(host.host_id)
         return
     _set_worker(worker, event, entry, told, now_s)
+    state.hosts.touch(host.host_id)
     state.greedy.touch(worker, state.sessions.touch(entry.lease.session_id).frequency)
 
 
@@ -123,4 +125,5 @@ def _set_worker(
         worker.prepare_ms = event.figures.prepare_ms
     worker.execution_id = event.execution_id
     worker.stage = _STAGES[event.state] if told is None or event.state.ended else told.stage
-    worker.has_run, worker.settled = True, False
+    worker.has_run = True
+    worker.unsettle()

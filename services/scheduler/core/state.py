@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from looseleaf.errors import LooseLeafError
 from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, WorkerId
@@ -24,30 +23,16 @@ from looseleaf.services.scheduler.core.actions import (
     JournalTotals,
     Refuse,
 )
-from looseleaf.services.scheduler.core.events import PreparationRequested
 from looseleaf.services.scheduler.core.eviction import GreedyDual
-from looseleaf.services.scheduler.core.facts import ExecutionRecord, RecipeFacts, SessionRecord, Totals
+from looseleaf.services.scheduler.core.facts import ExecutionRecord, SessionRecord, Totals
 from looseleaf.services.scheduler.core.hosts import Host, HostTable, Worker
 from looseleaf.services.scheduler.core.journal import ExecutionJournal
 from looseleaf.services.scheduler.core.leases import LeaseTable
 from looseleaf.services.scheduler.core.limits import Limits
-from looseleaf.services.scheduler.core.queue import Run, RunQueue
+from looseleaf.services.scheduler.core.preparations import PreparationTable
+from looseleaf.services.scheduler.core.queue import RunQueue, RunTable
+from looseleaf.services.scheduler.core.room_index import RoomIndex
 from looseleaf.services.scheduler.core.sessions import SessionTable
-
-
-@dataclass(slots=True)
-class Preparation:
-    """A prepare that a daemon works on; one per session. `successor`: the newest edit that came meanwhile."""
-
-    request_id: str
-    session_id: SessionId
-    epoch: Epoch
-    recipe: RecipeFacts
-    host_id: HostId
-    incarnation: str
-    worker_id: WorkerId
-    waiters: list[str] = field(default_factory=list)
-    successor: PreparationRequested | None = None
 
 
 class State:
@@ -58,12 +43,13 @@ class State:
         self.new_lease_id = new_lease_id
         self.journal = ExecutionJournal(limits.journal_records_max)
         self.hosts = HostTable(limits)
-        self.leases = LeaseTable()
+        self.leases = LeaseTable(self.hosts.changed)
         self.queue = RunQueue()
-        # Every run whose caller has no lease yet: queued, being granted, or waiting for a restored lease.
-        self.runs: dict[ExecutionId, Run] = {}
+        # Queued, being granted, or waiting for a restored lease.
+        self.runs = RunTable()
         self.sessions = SessionTable(limits.sessions_max)
-        self.preparations: dict[SessionId, Preparation] = {}
+        self.preparations = PreparationTable(self.hosts.changed)
+        self.rooms = RoomIndex(self.hosts, self.leases, self.preparations, limits)
         self.accounts = Accounts(Totals())
         self.greedy = GreedyDual()
         self.number = 0
@@ -135,6 +121,7 @@ class State:
     def evict(self, host: Host, worker: Worker, lease_id: LeaseId) -> None:
         """Orders the end of a worker for `lease_id`, or for a preparation if it is empty."""
         worker.evicting = True
+        self.hosts.touch(host.host_id)
         epoch = self.sessions.epoch(worker.session_id)
         self.act(EvictWorker(host.host_id, host.address, worker.worker_id, lease_id, epoch))
 
@@ -143,10 +130,6 @@ class State:
         self.ended_holders.setdefault(worker_id, (why, ended_at_s))
         while len(self.ended_holders) > self.limits.ended_holders_max:
             self.ended_holders.popitem(last=False)
-
-    def runs_of(self, session_id: SessionId) -> int:
-        """Runs of one session that have no lease yet."""
-        return sum(1 for run in self.runs.values() if run.session_id == session_id)
 
     def released(self, execution_id: ExecutionId) -> bool:
         """True if the execution ended and its lease is gone."""

@@ -1,0 +1,39 @@
+"""What the index of rooms must tell, found by looking at every host."""
+
+from __future__ import annotations
+
+from looseleaf.ids import HostId
+from looseleaf.services.scheduler.core import placement
+from looseleaf.services.scheduler.core.placement import Placement
+from looseleaf.services.scheduler.core.queue import Run
+from looseleaf.services.scheduler.core.rooms import host_room
+from looseleaf.services.scheduler.core.state import State
+
+
+def best_placement(state: State, run: Run, preparing_on: HostId | None, now_s: float) -> Placement | None:
+    """The best of all placements on all hosts."""
+    found = []
+    for host in state.hosts.open_for_work(now_s):
+        if host.heartbeats < run.avoided.get(host.host_id, 0) or not host.holds(run.recipe):
+            continue
+        room = host_room(host, state.leases, now_s)
+        for option, grade in placement._options(run, room, preparing_on, now_s, state.limits):
+            rank = placement._rank(room, option, grade, now_s, state.limits)
+            found.append(((rank, host.host_id, len(found)), option))
+    return min(found)[1] if found else None
+
+
+def check_index(state: State, now_s: float) -> None:
+    """The index holds every room as it is, finds every worker of a session, and leads to the best placement."""
+    state.rooms.refresh(now_s)
+    for host in state.hosts.with_gpus():
+        assert state.rooms.room(host.host_id) == host_room(host, state.leases, now_s), "a change was not told of"
+    everyone = [(host, worker) for host in state.hosts for worker in host.workers.values()]
+    for session_id in {worker.session_id for _host, worker in everyone}:
+        theirs = [(host, worker) for host, worker in everyone if worker.session_id == session_id]
+        assert state.hosts.workers_of(session_id) == theirs
+    for run in state.runs:
+        preparation = state.preparations.get(run.session_id)
+        preparing_on = preparation.host_id if preparation is not None else None
+        expected = best_placement(state, run, preparing_on, now_s)
+        assert placement.place(run, state.rooms, preparing_on, set(), now_s) == expected
