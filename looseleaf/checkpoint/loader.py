@@ -52,14 +52,16 @@ class _UnitReader(pickle.Unpickler):
 class Loader:
     """Loads units of one version. `failed`: why a unit could not be loaded, of it and of those that need it.
 
-    `fetched`: units by hash that need not be asked for. `on_device`: told of each payload, ids of its regions and
-    storage on a device that was just filled with it.
+    `fetched`: units by hash that need not be asked for; `ahead`: memory of payloads that need not be mapped, out of
+    which this takes what it uses. `on_device`: told of each payload, ids of its regions and storage on a device that
+    was just filled with it.
     """
 
     def __init__(
         self, manifest: Manifest, io_: StateIO, namespace: dict[str, Any], live: Callable[[int], Any],
         fetched: Mapping[bytes, bytes] | None = None,
         on_device: Callable[[PayloadId, bytes, Any], None] = lambda _payload_id, _ids, _storage: None,
+        ahead: dict[PayloadId, Any] | None = None,
     ) -> None:  # fmt: skip
         self._manifest = manifest
         self._io = io_
@@ -72,6 +74,7 @@ class Loader:
         self.memory: dict[PayloadId, Any] = {}
         # Mapped together before the units that refer to them are made.
         self._mapped: dict[PayloadId, Any] = {}
+        self._ahead = {} if ahead is None else ahead
         self.mapped_bytes = 0
         self._data: dict[bytes, bytes] = dict(fetched or {})
         self._lost: dict[bytes, LooseLeafError] = {}
@@ -83,7 +86,7 @@ class Loader:
         """Makes `loaded[id]` of all of `heads` that can be had, and of everything they need that does not live here."""
         groups = components(list(heads), self._refs_to_load)
         self._fetch(groups)
-        self._map_ahead(groups)
+        self._map([payload_id for payload_id in self._to_map(groups) if payload_id not in self._ahead])
         for group in groups:
             missing = [unit_id for unit_id in group if not self._is_here(unit_id)]
             if missing:
@@ -94,6 +97,18 @@ class Loader:
         """The small units, by hash, of all that `load` would make; makes nothing."""
         self._fetch(components(list(heads), self._refs_to_load))
         return self._data
+
+    def map_ahead(self, heads: Iterable[UnitId], bytes_max: int) -> Mapping[PayloadId, Any]:
+        """The memory of payloads that `load` would map and that can be had, up to `bytes_max`, mapped."""
+        wanted, room = [], bytes_max
+        for payload_id in self._to_map(components(list(heads), self._refs_to_load)):
+            room -= self._manifest.payloads[payload_id].size_bytes
+            if room < 0:
+                break
+            wanted.append(payload_id)
+        self._map([payload_id for payload_id in wanted if payload_id not in self._ahead])
+        found = {**self._ahead, **self._mapped}
+        return {payload_id: found[payload_id] for payload_id in wanted if payload_id in found}
 
     def _fetch(self, groups: list[list[UnitId]]) -> None:
         wanted = [self._entry(unit_id) for group in groups for unit_id in group if not self._is_here(unit_id)]
@@ -111,15 +126,8 @@ class Loader:
                 else:
                     todo += [hashes[:middle], hashes[middle:]]
 
-    def _map_ahead(self, groups: list[list[UnitId]]) -> None:
+    def _map(self, wanted: list[PayloadId]) -> None:
         """One request for all payloads instead of one for each."""
-        units = [self._entry(unit_id) for group in groups for unit_id in group if not self._is_here(unit_id)]
-        named = dict.fromkeys(payload_id for entry in units for payload_id in entry.header.payloads)
-        wanted = [
-            payload_id for payload_id in named
-            if payload_id in self._manifest.payloads and self._manifest.payloads[payload_id].regions
-            and payload_id not in self.memory and self._living(payload_id) is None
-        ]  # fmt: skip
         if not wanted:
             return
         try:
@@ -128,6 +136,16 @@ class Loader:
             # Each is asked for alone then, so that the others' variables are not lost with one.
             return
         self._mapped = dict(zip(wanted, mapped, strict=True))
+
+    def _to_map(self, groups: list[list[UnitId]]) -> list[PayloadId]:
+        units = [self._entry(unit_id) for group in groups for unit_id in group if not self._is_here(unit_id)]
+        named = dict.fromkeys(payload_id for entry in units for payload_id in entry.header.payloads)
+        payloads = self._manifest.payloads
+        return [
+            payload_id for payload_id in named
+            if payload_id in payloads and payloads[payload_id].regions
+            and payload_id not in self.memory and self._living(payload_id) is None
+        ]  # fmt: skip
 
     def _refs_to_load(self, unit_id: UnitId) -> Iterable[UnitId]:
         return () if self._is_here(unit_id) else self._entry(unit_id).header.refs
@@ -260,14 +278,16 @@ class Loader:
         if found is None:
             found = self._living(payload_id)
         if found is None:
-            found = self.memory[payload_id] = self._map(payload_id, self._manifest.payloads[payload_id])
+            found = self.memory[payload_id] = self._made_of(payload_id, self._manifest.payloads[payload_id])
         return found
 
-    def _map(self, payload_id: PayloadId, entry: PayloadEntry) -> Any:
+    def _made_of(self, payload_id: PayloadId, entry: PayloadEntry) -> Any:
         if entry.is_lazy:
             text = f"its bytes were not committed with version {entry.lazy_at}: the session's kernel alone has them"
             raise PreconditionFailed("NOT_COMMITTED", text, version=int(entry.lazy_at))
         mapped = self._mapped.pop(payload_id, None)
+        if mapped is None:
+            mapped = self._ahead.pop(payload_id, None)
         if mapped is None:
             mapped = self._io.map_regions(entry.regions) if entry.size_bytes else bytearray()
         self.mapped_bytes += entry.size_bytes

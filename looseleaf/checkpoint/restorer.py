@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from looseleaf.checkpoint import import_filters
+from looseleaf.checkpoint.ahead import AHEAD_BYTES_MAX, Ahead
 from looseleaf.checkpoint.identity import has_identity
 from looseleaf.checkpoint.labels import HELD_BYTES_MAX
 from looseleaf.checkpoint.loaded_memory import Home, LoadedMemory
@@ -19,7 +20,7 @@ from looseleaf.checkpoint.patches import apply_patches
 from looseleaf.checkpoint.persons_code import BreakOff, shown
 from looseleaf.checkpoint.reports import RestoreReport
 from looseleaf.checkpoint.stub import Stub, is_stub
-from looseleaf.ids import UnitId
+from looseleaf.ids import PayloadId, UnitId
 
 if TYPE_CHECKING:
     from looseleaf.checkpoint.tracker import StateTracker
@@ -45,14 +46,14 @@ class Restorer:
         self._namespace = tracker.namespace
         self.problems: list[str] = []
 
-    def restore(self, names: list[str], imports: list[str], fetched: Mapping[bytes, bytes]) -> RestoreReport:
+    def restore(self, names: list[str], imports: list[str], ahead: Ahead) -> RestoreReport:
         """See StateTracker.restore."""
         tracker, manifest = self._tracker, self._manifest
         asked = manifest.closure(names)
         extra = self._names_of_process(asked)
         closure = manifest.closure([*names, *extra]) if extra else asked
         with raw_access():
-            loader = self.new_loader(fetched)
+            loader = self.new_loader(ahead.units, ahead.memory)
             # All that may raise comes before all that changes something here.
             loader.fetch(self._heads_to_load(closure.names))
             tracker.labels.next_id = max(tracker.labels.next_id, manifest.next_id)
@@ -89,11 +90,19 @@ class Restorer:
                 self.problems.append(f"`{entry.name}`, which a patch reads, could not be loaded: {entry.detail}")
         return [entry for entry in failed if entry.name in asked]
 
-    def new_loader(self, fetched: Mapping[bytes, bytes] | None = None) -> Loader:
+    def map_ahead(self, ahead: Ahead) -> None:
+        """Maps what `ahead.names` will need and nobody has mapped; of what they do not need it keeps nothing."""
+        heads = self._heads_to_load(self._manifest.closure(list(ahead.names)).names)
+        ahead.memory = dict(self.new_loader(ahead.units, ahead.memory).map_ahead(heads, AHEAD_BYTES_MAX))
+        ahead.regions = {payload_id: self._manifest.payloads[payload_id].regions for payload_id in ahead.memory}
+
+    def new_loader(
+        self, fetched: Mapping[bytes, bytes] | None = None, ahead: dict[PayloadId, Any] | None = None
+    ) -> Loader:
         """A loader of the tracked version that takes what lives here as it is."""
         tracker = self._tracker
         note = tracker.device_hashes.note_restored
-        return Loader(self._manifest, tracker.io, self._namespace, tracker.labels.live, fetched, note)
+        return Loader(self._manifest, tracker.io, self._namespace, tracker.labels.live, fetched, note, ahead)
 
     def _heads_to_load(self, names: Iterable[str]) -> list[UnitId]:
         live, hidden = self._namespace, self._tracker.hidden

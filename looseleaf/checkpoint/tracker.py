@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from looseleaf.checkpoint.advance import Advancer
+from looseleaf.checkpoint.ahead import Ahead
 from looseleaf.checkpoint.device_hashes import DeviceHashes
 from looseleaf.checkpoint.facts import light_header
 from looseleaf.checkpoint.history import made_newest
@@ -66,8 +67,8 @@ class StateTracker:
         self.rebinding: Callable[[], AbstractContextManager[None]] = nullcontext
         # What a save for some variables may still spend on the others.
         self.lazy_budget: Callable[[], Budget] = Budget
-        # Units by their hash, which the next restore need not ask for.
-        self._fetched_ahead: Mapping[bytes, bytes] = {}
+        # What the next restores need not ask for.
+        self.ahead = Ahead()
         # Values that no version has and that hold an older state of others: (variable, path), not told yet.
         self._stale: list[tuple[str, str]] = []
         self.device_hashes = DeviceHashes()
@@ -132,16 +133,22 @@ class StateTracker:
         """Makes `names`, and what their code reads by name, live; every other variable of the session gets a stub.
 
         The first call also sets the process state. `version`: the one wanted, 0 for the newest; a newer one than held
-        is followed first. `soon`: names of the next call, whose small units are asked for together with these, where a
-        version is followed. Raises what the StateIO raises, and then no variable has another value than before; a value
-        that cannot be made again is reported, not raised.
+        is followed first. `soon`: names of later calls, whose small units are asked for together with these, where a
+        version is followed, and whose payloads are mapped when it returns (`ahead`). Raises what the StateIO raises,
+        and then no variable has another value than before; a value that cannot be made again is reported, not raised.
         """
-        wanted = list(names)
+        wanted, soon = list(names), list(soon)
         is_behind = self.manifest.version == 0 or version > self.manifest.version
-        soon = list(soon)
-        fetched = self._follow(Version(version), [*wanted, *soon]) if is_behind else self._fetched_ahead
-        self._fetched_ahead = fetched if soon else {}
-        return Restorer(self).restore(wanted, list(imports), fetched)
+        if is_behind:
+            self.ahead.units = self._follow(Version(version), [*wanted, *soon])
+            self.ahead.renew(self.manifest)
+        restorer = Restorer(self)
+        report = restorer.restore(wanted, list(imports), self.ahead)
+        if soon:
+            self.ahead.names = set(soon)
+            restorer.map_ahead(self.ahead)
+        self.ahead.asked_for(wanted)
+        return report
 
     def _follow(self, version: Version, names: list[str]) -> Mapping[bytes, bytes]:
         """Advances to the version; what of it `names` need is asked for before anything changes here."""

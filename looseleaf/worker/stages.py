@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from looseleaf import devices
+from looseleaf.checkpoint.ahead import Warming
 from looseleaf.checkpoint.reports import RestoreReport
 from looseleaf.checkpoint.tracker import StateTracker
 from looseleaf.errors import InvalidArgument, PreconditionFailed, Unavailable
@@ -44,6 +45,7 @@ class WorkerState:
         # Names whose closure lives on a device: their objects are made at attach, when there is one.
         self._waiting: list[str] = []
         self._attached = False
+        self._warming: Warming | None = None
         self.own_files = OwnFiles()
 
     @property
@@ -61,6 +63,7 @@ class WorkerState:
         has imported such a module from an older file; another worker will do, unless `keep_modules` is set.
         """
         began_s = time.monotonic()
+        self._stop_warming()
         self._refuse_older_files(request)
         ahead = fields.boolean(request, "ahead", False)
         names = fields.texts(request, "names")
@@ -71,6 +74,8 @@ class WorkerState:
             soon=names,
         )  # fmt: skip
         report = self._load(names, ahead=ahead)
+        if ahead:
+            self._warming = Warming(self.tracker.ahead.memory.values())
         self.own_files.note()
         total_s = time.monotonic() - began_s
         return {
@@ -85,6 +90,7 @@ class WorkerState:
 
     def attach(self, request: Message) -> Message:
         """Opens the GPUs and loads what lives on them; see docs/protocol.md: `attach`."""
+        self._stop_warming()
         gpus = fields.integers(request, "gpus")
         kind = fields.text(request, "device")
         if kind == "cuda":
@@ -95,6 +101,12 @@ class WorkerState:
         report = self._load(waiting)
         self.own_files.note()
         return {"mapped_bytes": report.mapped_bytes, "missing": list(report.missing)}
+
+    def _stop_warming(self) -> None:
+        # From here on somebody waits; what is not warm yet is mapped, and its pages come as they are touched.
+        if self._warming is not None:
+            self._warming.stop()
+            self._warming = None
 
     def _enter(self, request: Message) -> None:
         session_id = SessionId(fields.text(request, "session_id"))

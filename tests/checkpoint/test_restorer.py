@@ -114,3 +114,67 @@ result = [[(u.name, u.reason) for u in tracker.manifest.unsaved], tracker.record
 """)
     assert result == [[["the settings of decimal", "NOT_SERIALIZABLE"]], 9]
     assert process("restore('x'); result = check('x')") == 2
+
+
+def test_memory_of_what_was_announced_is_mapped_at_once_and_used_once(process):
+    process("""
+cell("import numpy as np; a, b, c = (np.full(100_000, float(n)) for n in range(3)); d = [b[5:], 'd']")
+save()
+""")
+    assert process("""
+asked = []
+map_regions = io.map_regions
+io.map_many = lambda groups: asked.append(len(groups)) or [map_regions(refs) for refs in groups]
+io.map_regions = lambda refs: asked.append("alone") or map_regions(refs)
+tracker.restore((), soon=["a", "b", "d", "unknown"])
+first = len(tracker.ahead.memory)
+restore("a", "unknown")
+restore("d")
+second = len(tracker.ahead.memory)
+restore("b")
+result = [asked, first, second, tracker.ahead.names, check("[float(a[0]), float(b[0]), d[0].base is b]")]
+result[3] = sorted(result[3])
+""") == [[2], 2, 0, [], [0.0, 1.0, True]]
+
+
+def test_memory_that_was_mapped_ahead_serves_only_the_bytes_that_it_shows(process):
+    process("""
+cell("import numpy as np; a, b = np.zeros(100_000), np.ones(100_000)")
+save()
+""")
+    assert process("""
+from looseleaf.checkpoint.tracker import StateTracker
+tracker.restore((), soon=["a", "b"])
+mapped_first = dict(tracker.ahead.memory)
+tracker2 = StateTracker(other := {}, io, session_id="s-test", epoch=1, hidden=lambda n: n.startswith("__"))
+tracker2.restore(["a"])
+other["a"][7] = 7
+tracker2.save("x-other")
+tracker.restore((), version=2, soon=["a", "b"])
+kept = sum(mapped_first.get(key) is value for key, value in tracker.ahead.memory.items())
+restore("a", "b")
+result = [kept, len(tracker.ahead.memory), check("[a.sum(), b.sum()]")]
+""") == [1, 0, [7.0, 100_000.0]]
+
+
+def test_memory_that_a_failed_object_may_have_written_to_is_not_used_again(process):
+    process("""
+cell('''
+import numpy as np
+class Spoils:
+    def __init__(self):
+        self.data = np.zeros(100_000)
+    def __setstate__(self, state):
+        state["data"][0] = 5
+        raise ValueError("not today")
+s = Spoils()
+data = s.data
+''')
+save()
+""")
+    assert process("""
+tracker.restore((), soon=["s", "data"])
+before = len(tracker.ahead.memory)
+r = tracker.restore(["s"])
+result = [[entry.name for entry in r.failed], sorted(tracker.ahead.names), before, len(tracker.ahead.memory)]
+""") == [["s"], ["data"], 1, 0]
