@@ -84,6 +84,9 @@ class KernelConfig:
     journal_bytes_max: int = _setting(
         4 << 20, "bytes kept on disk of one cell's outputs, for `looseleaf outputs`; 0: none"
     )
+    wait_line_after_s: float = _setting(
+        0.5, "a GPU cell that has not begun by then says what it waits for, where no page with `looseleaf-lab` does; "
+        "0: never")
     log_level: str = _setting("warning", "least severe events to log")
 
     @classmethod

@@ -13,7 +13,8 @@ from looseleaf.recipe.recipe import Recipe
 class Cell:
     """`recipe`: as it was at Run. `rest`: the text without looks at variables. `began_s`: Run, on the monotonic clock.
 
-    `used`: what it used of a GPU when it ran on the CPU, where it was taken back; empty if it was not.
+    `used`: what it used of a GPU when it ran on the CPU, where it was taken back; empty if it was not. `noted`:
+    something was told under it before it ran.
     """
 
     request: CellRequest
@@ -23,3 +24,4 @@ class Cell:
     allow_stdin: bool
     began_s: float
     used: str = ""
+    noted: bool = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
@@ -35,9 +36,30 @@ class RequestPublisher:
     def __init__(self, parent: Any, publishers: Publishers) -> None:
         self._parent = parent
         self._publishers = publishers
+        # Of a text that stands where the first output will be; empty while there is none.
+        self._place_id = ""
+        self._place_is_taken = False
+
+    def hold_place(self, text: str) -> bool:
+        """Shows `text` instead of the one before until anything else is published; False if something was."""
+        if self._place_is_taken:
+            return False
+        kind = "update_display_data" if self._place_id else "display_data"
+        self._place_id = self._place_id or uuid.uuid4().hex
+        content = {"data": {"text/plain": text}, "metadata": {}, "transient": {"display_id": self._place_id}}
+        self._publishers.publish_under(self._parent, kind, content, {}, [])
+        return True
+
+    def give_up_place(self) -> None:
+        """Takes the text of `hold_place` away, for good."""
+        self._place_is_taken = True
+        if self._place_id:
+            self._place_id = ""
+            self._publishers.publish_under(self._parent, "clear_output", {"wait": False}, {}, [])
 
     def publish(self, msg_type: str, content: dict[str, Any], metadata: dict[str, Any], buffers: list[bytes]) -> None:
         """See Publisher."""
+        self.give_up_place()
         if msg_type in COMM_TYPES:
             self._publishers.follow_comm({"type": msg_type, **content, "buffers": buffers}, self)
         self._publishers.publish_under(self._parent, msg_type, content, metadata, buffers)

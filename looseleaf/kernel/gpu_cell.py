@@ -34,6 +34,8 @@ INTERRUPT_GRACE_S: Final = 5.0
 # What texts of one message have in common.
 STREAM_KEYS: Final = ("type", "name", "origin")
 NEWS: Final = frozenset({"recipe", "queue", "lease", "stage"})
+# The wire's WorkerStage of a cell that has begun.
+RUNNING: Final = 6
 # Comm messages that wait for the cell; more of them wait for its end.
 COMMS_WAITING_MAX: Final = 1000
 
@@ -87,6 +89,11 @@ class GpuCell:
         self._interrupted_early = False
         self._interrupts = 0
         self._first_interrupt_s = 0.0
+
+    @property
+    def news(self) -> dict[str, Any]:
+        """As in its result, so far."""
+        return self._result.news
 
     def take_event(self, message: Message) -> bool:
         """Whether it is an event of this cell. On the reader thread; waits while the kernel is far behind.
@@ -164,6 +171,8 @@ class GpuCell:
             self._result.news[str(kind)] = {
                 key: value for key, value in event.items() if key not in ("t", "id", "kind", "execution_id")
             }
+            if kind == "stage" and event.get("stage") == RUNNING:
+                self._publisher.give_up_place()
 
     def _publish(self, event: Message) -> None:
         try:

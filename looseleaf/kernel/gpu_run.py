@@ -19,6 +19,7 @@ from looseleaf.kernel.gpu_cell import Ask, GpuCell, GpuCellResult
 from looseleaf.kernel.needs import WorkerNeed, names_to_commit
 from looseleaf.kernel.router import CellRequest, route
 from looseleaf.kernel.session import KernelSession, on_thread
+from looseleaf.kernel.wait_line import wait_told
 from looseleaf.protocol.frames import Message
 from looseleaf.protocol.threaded import ThreadedLink
 from looseleaf.recipe.recipe import Recipe
@@ -36,7 +37,8 @@ RECONNECT_POLL_S: Final = 0.1
 class CellFrame:
     """What the kernel's shell adds to a cell: its number, its place for outputs, its way to ask, its context.
 
-    `waits`: for a GPU; else it is not run if none is free at once.
+    `waits`: for a GPU; else it is not run if none is free at once. `tells_after_s`: a wait of so long is told there, 0
+    for never.
     """
 
     count: int
@@ -44,6 +46,7 @@ class CellFrame:
     ask: Ask | None
     context: dict[str, Any] = field(default_factory=dict)
     waits: bool = True
+    tells_after_s: float = 0.0
 
 
 @dataclass
@@ -114,6 +117,14 @@ class GpuRun:
 
     async def run(self) -> GpuRunOutcome:
         """The outcome. Everything that a person must know of it was published; never raises a LooseLeafError."""
+        frame = self._frame
+        with wait_told(frame.publisher, self._began_s, frame.tells_after_s, self._news):
+            return await self._run()
+
+    def _news(self) -> dict[str, Any]:
+        return self._cell.news if self._cell is not None else {}
+
+    async def _run(self) -> GpuRunOutcome:
         try:
             result = await self._submit(await self._ready())
         except LooseLeafError as error:

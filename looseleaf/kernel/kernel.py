@@ -218,7 +218,7 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, _Base):  # type: igno
             recipe = self._route(request)
         if note := self.looseleaf.take_notes():
             publish_output(self, {"type": "stream", "name": "stderr", "text": note})
-        cell = Cell(request, recipe, rest.source, user_expressions, allow_stdin, began_s)
+        cell = Cell(request, recipe, rest.source, user_expressions, allow_stdin, began_s, noted=bool(note))
         if recipe.label == "gpu":
             waits = waits_for_gpu(recipe, request.source, sys.modules)
             if (reply := await self._run_on_worker(cell, waits=waits)) is not None:
@@ -311,7 +311,10 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, _Base):  # type: igno
             "threads": thread_count_here(), "request": parent["header"]["msg_id"],
             "keep_s": self.looseleaf.keep_s(request.keep_s), **caches,
         }  # fmt: skip
-        frame = CellFrame(count, self._publishers.request(parent), ask if cell.allow_stdin else None, context, waits)
+        frame = CellFrame(
+            count, self._publishers.request(parent), ask if cell.allow_stdin else None, context, waits,
+            tells_after_s=self._tells_wait_after_s(cell),
+        )  # fmt: skip
         flush_streams()
         # Of a cell that was taken for one of the CPU, the recipe for a worker.
         asked = replace(request, device_override="gpu") if cell.used else request
@@ -333,6 +336,11 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, _Base):  # type: igno
         finally:
             self._pages.note(GpuState.run_ended, {})
             run.end()
+
+    def _tells_wait_after_s(self, cell: Cell) -> float:
+        """0 where a page of ours shows it, no page shows the line, or it would take away what stands there."""
+        for_page = bool(cell.request.cell_id) and cell.request.priority == "interactive"
+        return self.looseleaf.config.wait_line_after_s if for_page and not cell.noted and not self._pages.known else 0.0
 
     def _end_gpu_cell(self, cell: Cell, outcome: GpuRunOutcome, count: int) -> dict[str, Any]:
         session, request, reply = self.looseleaf, cell.request, outcome.reply

@@ -49,6 +49,11 @@ class Pages:
                 while len(self._pages) > PAGES_MAX:
                     self._pages.popitem(last=False)
 
+    @property
+    def known(self) -> bool:
+        """Whether any page wants news."""
+        return bool(self._pages)
+
     def note(self, change: Callable[Concatenate[GpuState, _P], None], *args: _P.args, **kwargs: _P.kwargs) -> None:
         """Has the state change by one of GpuState's methods."""
         with self._lock:

@@ -21,6 +21,8 @@ from looseleaf.local.cluster import LocalCluster
 CELL_TIMEOUT_S = 90.0
 # One compute thread in kernels, and so in their workers: on a busy machine more of them only wait for each other.
 THREADS_ENV = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+# What a cell shows must not depend on how long it waits.
+KERNEL_ENV = {**THREADS_ENV, "LOOSELEAF_KERNEL_WAIT_LINE_AFTER_S": "0"}
 
 
 @dataclass
@@ -56,7 +58,7 @@ class Notebook:
     """A kernel process with its client: runs cells one after another, as a front end does."""
 
     def __init__(self, endpoint: Path | str, folder: Path, env: dict[str, str] | None = None) -> None:
-        spec = kernel_spec(endpoint=str(endpoint), env={**THREADS_ENV, **(env or {})})
+        spec = kernel_spec(endpoint=str(endpoint), env={**KERNEL_ENV, **(env or {})})
         # Sockets in a folder of its own: two kernels that start at once may pick the same free port.
         self._sockets = tempfile.TemporaryDirectory(prefix="ll-")
         self.manager = KernelManager(

@@ -62,7 +62,9 @@ class Notebook:
             "LOOSELEAF_RUN_DIR": str(folder), "LOOSELEAF_LOG_DIR": str(folder / "logs"),
             "IPYTHONDIR": str(folder / "ipython"), "JUPYTER_RUNTIME_DIR": str(folder),
             "LOOSELEAF_KERNEL_RECONNECT_INTERVAL_S": "0",
-            "LOOSELEAF_KERNEL_LOG_LEVEL": "debug", "LOOSELEAF_KERNEL_RECOVER_TIMEOUT_S": "0.5", **env,
+            "LOOSELEAF_KERNEL_LOG_LEVEL": "debug", "LOOSELEAF_KERNEL_RECOVER_TIMEOUT_S": "0.5",
+            # What a cell shows must not depend on how long it waits.
+            "LOOSELEAF_KERNEL_WAIT_LINE_AFTER_S": "0", **env,
         }  # fmt: skip
         spec = kernel_spec(endpoint=str(endpoint), env=settings)
         self.folder = folder
