@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, Totals
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus, LeaseTable
+
+# The mean time of a lease follows about this many of the last ones.
+ESTIMATE_LEASES: Final = 50
 
 
 class Accounts:
@@ -13,12 +17,18 @@ class Accounts:
 
     def __init__(self, totals: Totals) -> None:
         self.totals = totals
+        # Of this life: leases that ended and their decayed mean time, for estimates.
+        self.ended_leases = 0
+        self.mean_held_s = 0.0
 
     def close(self, entry: LeaseEntry, now_s: float) -> float:
         """The lease ended: GPU-seconds that it held; of an adopted one, since its adoption."""
         if entry.status is LeaseStatus.EVICTING:
             return 0.0
-        return self.add(max(0.0, now_s - entry.granted_at_s) * len(entry.lease.gpu_indices))
+        held_s = max(0.0, now_s - entry.granted_at_s)
+        self.ended_leases += 1
+        self.mean_held_s += (held_s - self.mean_held_s) / min(self.ended_leases, ESTIMATE_LEASES)
+        return self.add(held_s * len(entry.lease.gpu_indices))
 
     def add(self, gpu_s: float) -> float:
         """Counts GPU-seconds; returns them."""

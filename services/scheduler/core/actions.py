@@ -113,11 +113,15 @@ class PrepareWorker:
 
 @dataclass(frozen=True, slots=True)
 class NotifyQueue:
-    """The run waits at `position`, from 1, for `reason`, one sentence for people."""
+    """The run waits at `position`, from 1, for `reason`, one sentence for people, about `estimated_s` more.
+
+    The estimate rests on the cells that ended before; None as long as there were few.
+    """
 
     request_id: str
     position: int
     reason: str
+    estimated_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from looseleaf.services.scheduler.core.refusals import (
     lease_withdrawn,
     never_fits_bytes,
     never_fits_count,
+    over_tenant_quota,
     priority_unknown,
     queue_full,
     session_queue_full,
@@ -39,6 +40,7 @@ def run_requested(state: State, event: RunRequested, now_s: float) -> None:
     if not see_epoch(state, event.session_id, event.epoch, now_s):
         state.refuse(event.request_id, stale_epoch(event.epoch, state.sessions.epoch(event.session_id)))
         return
+    state.sessions.touch(event.session_id).tenant = event.tenant
     # Seeing a newer epoch may have ended the execution.
     record = state.journal.get(event.execution_id)
     if record is not None and record.state.ended and not reopenable(record):
@@ -79,6 +81,7 @@ def _run(state: State, event: RunRequested, now_s: float) -> Run:
     return Run(
         event.execution_id, event.session_id, event.epoch, event.recipe, event.priority, state.number, now_s,
         rank_s(now_s, event.priority, state.limits.batch_penalty_s), event.need, [event.request_id],
+        tenant=event.tenant,
     )
 
 
@@ -88,6 +91,9 @@ def _admit(state: State, event: RunRequested, record: ExecutionRecord | None, no
         return
     if len(state.runs.of_session(event.session_id)) >= state.limits.runs_per_session_max:
         state.refuse(event.request_id, session_queue_full(state.limits.runs_per_session_max))
+        return
+    if 0 < state.limits.tenant_gpus_max < event.recipe.gpu_count:
+        state.refuse(event.request_id, over_tenant_quota(event.recipe.gpu_count, state.limits.tenant_gpus_max))
         return
     misfit = never_fits(state.hosts, event.recipe) if state.ready else None
     if misfit is not None:

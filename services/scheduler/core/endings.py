@@ -16,6 +16,7 @@ from looseleaf.services.scheduler.core.state import State
 def end_lease(state: State, entry: LeaseEntry, now_s: float) -> None:
     """Frees the lease's GPUs and accounts for the time."""
     state.leases.remove(entry.lease.lease_id)
+    state.shares.end(entry.lease.lease_id, now_s)
     held_gpu_s = state.accounts.close(entry, now_s)
     if held_gpu_s:
         state.write(state.journal.add_held(entry.lease.execution_id, held_gpu_s))

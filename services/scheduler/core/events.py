@@ -48,6 +48,7 @@ class RunRequested:
     recipe: RecipeFacts
     priority: str = "interactive"
     need: Need = Need()
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from looseleaf.services.scheduler.core.admission import never_fits
 from looseleaf.services.scheduler.core.endings import end_lease, refuse_run, revoke, send_revoke
 from looseleaf.services.scheduler.core.events import EvictionEnded, GrantFailed, LeaseGranted
 from looseleaf.services.scheduler.core.facts import Lease, StartPath
+from looseleaf.services.scheduler.core.fairness import in_turn
 from looseleaf.services.scheduler.core.holds import lost_need
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
 from looseleaf.services.scheduler.core.placement import Placement, place
@@ -25,15 +26,17 @@ def place_runs(state: State, now_s: float) -> None:
         state.capacity_changed = False
         _refuse_misfits(state)
     if state.queue.needy:
-        for run in _first_of_each_session(state):
+        for run in _first_of_each_session(state, now_s):
             _refuse_for_need(state, run, now_s)
     if not len(state.queue):
         return
     closed: set[HostId] = set()
     state.rooms.refresh(now_s)
-    for run in _first_of_each_session(state):
+    for run in _first_of_each_session(state, now_s):
         if not state.rooms.any_open(closed):
             break
+        if over_quota(state, run):
+            continue
         preparation = state.preparations.get(run.session_id)
         target = place(run, state.rooms, preparation.host_id if preparation else None, closed, now_s)
         if target is None:
@@ -43,10 +46,16 @@ def place_runs(state: State, now_s: float) -> None:
             state.rooms.refresh(now_s)
 
 
-def _first_of_each_session(state: State) -> Iterator[Run]:
+def over_quota(state: State, run: Run) -> bool:
+    """True if the run must wait until other cells of its tenant have ended."""
+    limit = state.limits.tenant_gpus_max
+    return bool(limit) and state.shares.gpus(run.tenant) + run.recipe.gpu_count > limit
+
+
+def _first_of_each_session(state: State, now_s: float) -> Iterator[Run]:
     """Runs that may be placed: a session's cell that runs, or an earlier one that waits, holds its later ones back."""
     held_back: set[SessionId] = set()
-    for run in state.queue:
+    for run in in_turn(state.queue, state.shares, state.limits, now_s):
         if run.session_id not in held_back and not state.leases.session_runs(run.session_id):
             held_back.add(run.session_id)
             yield run
@@ -96,7 +105,7 @@ def _reserve(state: State, run: Run, target: Placement, now_s: float) -> None:
         bool(run.need.worker_id),
     )
     entry = LeaseEntry(lease, LeaseStatus.EVICTING, now_s, now_s)
-    state.leases.add(entry)
+    state.occupy(entry)
     for worker_id in target.victims:
         worker = host.workers[worker_id]
         state.greedy.evicted(worker)

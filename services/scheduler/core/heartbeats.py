@@ -119,7 +119,7 @@ def _adopt(state: State, host: Host, lease: Lease, report: HostReport, now_s: fl
         return None
     see_epoch(state, lease.session_id, lease.epoch, now_s)
     entry = LeaseEntry(lease, LeaseStatus.FENCED, now_s, now_s, adopted=True)
-    state.leases.add(entry)
+    state.occupy(entry)
     running = next((w for w in report.workers if w.execution_id == lease.execution_id and w.stage in _RUNNING), None)
     current = lease.epoch >= state.sessions.epoch(lease.session_id)
     if own and record is not None and running is not None:

@@ -43,6 +43,18 @@ class Limits:
     ready_wait_s: float = 3.0
     # A batch run counts as arrived this much later: below interactive ones, yet never starved.
     batch_penalty_s: float = 120.0
+    # Among tenants: half-life of what they used, what a GPU counts at once when it is leased, and how long a run waits
+    # before its tenant's weight doubles, and before it goes first whatever its tenant used.
+    fair_half_life_s: float = 1800.0
+    fair_quantum_s: float = 8.0
+    fair_double_after_s: float = 30.0
+    fair_fifo_after_s: float = 120.0
+    # Tenants that count for more or less than 1.
+    tenant_weights: tuple[tuple[str, float], ...] = ()
+    # GPUs that one tenant's cells may hold at a time, 0: all.
+    tenant_gpus_max: int = 0
+    # Ended leases after which people are told how long they will wait.
+    estimate_leases_min: int = 3
     # A run of several GPUs that waited this long keeps one host's GPUs from later runs until it fits there.
     gang_patience_s: float = 10.0
     # The queue is looked at at least this often: one forgotten reason to do so must not leave anybody waiting.

@@ -7,6 +7,8 @@ import math
 from looseleaf.ids import SessionId
 from looseleaf.services.scheduler.core.actions import NotifyQueue
 from looseleaf.services.scheduler.core.facts import RecipeFacts
+from looseleaf.services.scheduler.core.fairness import in_turn
+from looseleaf.services.scheduler.core.granting import over_quota
 from looseleaf.services.scheduler.core.hosts import Liveness
 from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.state import State
@@ -19,7 +21,7 @@ def tell_positions(state: State, now_s: float) -> None:
     pool_reason = _pool_reason(state, now_s)
     free = _Free(state, now_s)
     held_back: set[SessionId] = set()
-    for position, run in enumerate(state.queue, start=1):
+    for position, run in enumerate(in_turn(state.queue, state.shares, state.limits, now_s), start=1):
         if run.session_id in held_back or state.leases.session_runs(run.session_id):
             reason = "This notebook's previous GPU cell has not ended."
         else:
@@ -28,7 +30,14 @@ def tell_positions(state: State, now_s: float) -> None:
         for waiter in run.waiters:
             if run.told.get(waiter) != (position, reason):
                 run.told[waiter] = (position, reason)
-                state.act(NotifyQueue(waiter, position, reason))
+                state.act(NotifyQueue(waiter, position, reason, _estimated_s(state, position)))
+
+
+def _estimated_s(state: State, position: int) -> float | None:
+    """A lease's mean time for each that goes before, shared by the GPUs; None while too few have ended."""
+    if state.accounts.ended_leases < state.limits.estimate_leases_min or not state.leases.gpus:
+        return None
+    return round(state.accounts.mean_held_s * position / state.leases.gpus, 1)
 
 
 def _pool_reason(state: State, now_s: float) -> str:
@@ -72,6 +81,8 @@ class _Free:
 
 
 def _run_reason(state: State, free: _Free, run: Run) -> str:
+    if over_quota(state, run):
+        return f"Your team already uses {state.shares.gpus(run.tenant)} of its {_gpus(state.limits.tenant_gpus_max)}."
     count, largest_free = run.recipe.gpu_count, free.for_cell(run.recipe)
     if count > 1:
         verb = "is" if largest_free == 1 else "are"

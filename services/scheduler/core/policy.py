@@ -120,7 +120,7 @@ def _restore(state: State, event: JournalRestored, now_s: float) -> None:
 def _restore_lease(state: State, record: ExecutionRecord, lease: Lease, now_s: float) -> None:
     host = state.hosts.get(lease.host_id)
     entry = LeaseEntry(lease, LeaseStatus.RESTORED, now_s, now_s, adopted=True)
-    state.leases.add(entry)
+    state.occupy(entry)
     if host is None or not host.alive:
         endings.lose_lease(state, entry, now_s, "HOST_LOST", daemon_gone=True)
     elif lease.epoch < state.sessions.epoch(lease.session_id):
@@ -151,6 +151,7 @@ def _tick(state: State, event: Tick, now_s: float) -> None:
         for record in state.journal.live():
             if record.state is ExecutionState.PENDING and record.execution_id not in state.runs:
                 endings.finish(state, record, ExecutionState.FAILED, "SCHEDULER_RESTARTED")
+    state.shares.forget_idle(now_s)
     for session_id in state.sessions.prune(lambda: _needed_sessions(state)):
         state.forget_session(session_id)
 

@@ -1,4 +1,4 @@
-"""The queue of Runs: first come, first served, with batch below interactive.
+"""The queue of Runs of one tenant: first come, first served, with batch below interactive; `fairness` mixes tenants.
 
 A batch run counts as arrived `batch_penalty_s` later than it did. So interactive runs of that time go first, and
 no stream of interactive runs can starve a batch run for ever.
@@ -33,6 +33,7 @@ class Run:
     # Hosts that refused it, each until that many heartbeats of theirs.
     avoided: dict[HostId, int] = field(default_factory=dict)
     refusals: int = 0
+    tenant: str = ""
     # A gang that could not be placed keeps this host's GPUs from later runs.
     reserved_host: HostId | None = None
     # What each waiter was told last.
@@ -96,6 +97,8 @@ class RunQueue:
 
     def __init__(self) -> None:
         self._ordered: list[Run] = []
+        # How many runs each tenant has here.
+        self._tenants: dict[str, int] = {}
         self._queued: dict[ExecutionId, Run] = {}
         # How many of them need a certain worker.
         self.needy = 0
@@ -116,6 +119,7 @@ class RunQueue:
             raise AssertionError(f"{run.execution_id} is queued already")
         insort(self._ordered, run, key=_key)
         self._queued[run.execution_id] = run
+        self._tenants[run.tenant] = self._tenants.get(run.tenant, 0) + 1
         self.needy += bool(run.need.worker_id)
 
     def remove(self, execution_id: ExecutionId) -> None:
@@ -124,6 +128,18 @@ class RunQueue:
         if run is not None:
             del self._ordered[bisect_left(self._ordered, run.key, key=_key)]
             self.needy -= bool(run.need.worker_id)
+            self._tenants[run.tenant] -= 1
+            if not self._tenants[run.tenant]:
+                del self._tenants[run.tenant]
+
+    def by_tenant(self) -> dict[str, list[Run]]:
+        """The runs of each tenant, in order."""
+        if len(self._tenants) == 1:
+            return {tenant: list(self._ordered) for tenant in self._tenants}
+        runs: dict[str, list[Run]] = {tenant: [] for tenant in self._tenants}
+        for run in self._ordered:
+            runs[run.tenant].append(run)
+        return runs
 
 
 def _key(run: Run) -> tuple[float, int]:

@@ -60,6 +60,14 @@ def never_fits_count(asked: int, largest: int) -> LooseLeafError:
     )
 
 
+def over_tenant_quota(asked: int, limit: int) -> LooseLeafError:
+    """More GPUs than a tenant may hold at a time."""
+    return CapacityExceeded(
+        "NEVER_FITS", f"The cell asks for {_gpus(asked)}, and your team may hold {_gpus(limit)} at a time.",
+        asked_gpus=asked, tenant_gpus_max=limit,
+    )
+
+
 def never_fits_bytes(asked: int, largest: int) -> LooseLeafError:
     """No GPUs hold the cell's closure."""
     return CapacityExceeded(

@@ -16,6 +16,8 @@ class Session:
     epoch: Epoch
     frequency: float = 0.0
     frequency_at_s: float = 0.0
+    # Whose it is, as its last request said.
+    tenant: str = ""
 
     def count_run(self, now_s: float, half_life_s: float) -> float:
         """One more GPU cell; returns the decayed count."""
@@ -38,6 +40,11 @@ class SessionTable:
         """The newest epoch that was seen, 0 if none."""
         session = self._sessions.get(session_id)
         return session.epoch if session else Epoch(0)
+
+    def tenant(self, session_id: SessionId) -> str:
+        """Whose it is, "" if that is not known."""
+        session = self._sessions.get(session_id)
+        return session.tenant if session else ""
 
     def touch(self, session_id: SessionId) -> Session:
         """The session, made if needed, as the one used last."""

@@ -25,9 +25,10 @@ from looseleaf.services.scheduler.core.actions import (
 )
 from looseleaf.services.scheduler.core.eviction import GreedyDual
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, SessionRecord, Totals
+from looseleaf.services.scheduler.core.fairness import TenantShares
 from looseleaf.services.scheduler.core.hosts import Host, HostTable, Worker
 from looseleaf.services.scheduler.core.journal import ExecutionJournal
-from looseleaf.services.scheduler.core.leases import LeaseTable
+from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseTable
 from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.preparations import PreparationTable
 from looseleaf.services.scheduler.core.queue import RunQueue, RunTable
@@ -52,6 +53,7 @@ class State:
         self.rooms = RoomIndex(self.hosts, self.leases, self.preparations, limits)
         self.accounts = Accounts(Totals())
         self.greedy = GreedyDual()
+        self.shares = TenantShares(limits)
         self.number = 0
         self.restored_at_s: float | None = None
         self.ready = False
@@ -130,6 +132,13 @@ class State:
         self.ended_holders.setdefault(worker_id, (why, ended_at_s))
         while len(self.ended_holders) > self.limits.ended_holders_max:
             self.ended_holders.popitem(last=False)
+
+    def occupy(self, entry: LeaseEntry) -> None:
+        """A lease takes its GPUs from now on, and counts as its session's tenant's use."""
+        self.leases.add(entry)
+        lease = entry.lease
+        tenant = self.sessions.tenant(lease.session_id)
+        self.shares.begin(lease.lease_id, tenant, len(lease.gpu_indices), entry.granted_at_s)
 
     def released(self, execution_id: ExecutionId) -> bool:
         """True if the execution ended and its lease is gone."""

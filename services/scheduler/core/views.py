@@ -8,6 +8,7 @@ from itertools import islice
 from looseleaf.devices.description import GpuDescription
 from looseleaf.ids import ExecutionId, HostId, SessionId
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, Lease, WorkerReport
+from looseleaf.services.scheduler.core.fairness import in_turn
 from looseleaf.services.scheduler.core.hosts import Worker
 from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.state import State
@@ -64,7 +65,8 @@ def pool_view(state: State, now_s: float, queue_max: int = 0, ended_max: int = 0
         )
         for host in state.hosts
     )
-    queue = tuple(_queued_view(run, place, now_s) for place, run in enumerate(islice(state.queue, queue_max), start=1))
+    waiting = islice(in_turn(state.queue, state.shares, state.limits, now_s), queue_max)
+    queue = tuple(_queued_view(run, place, now_s) for place, run in enumerate(waiting, start=1))
     return PoolView(
         hosts, len(state.queue), state.accounts.held_gpu_s(state.leases, now_s), state.ready, queue,
         tuple(state.journal.newest_ended(ended_max)),

@@ -58,12 +58,13 @@ class Rig:
 
     def run(
         self, execution: str, session: str = "s1", *, epoch: int = 1, gpus: int = 1, version: int = 1, source: str = "",
-        priority: str = "interactive", device_bytes: int = 0, names: tuple[str, ...] = (),
+        priority: str = "interactive", device_bytes: int = 0, names: tuple[str, ...] = (), tenant: str = "",
     ) -> list[act.Action]:
         facts = RecipeFacts(
             source or f"hash-{execution}", Version(version), frozenset(names), frozenset(), gpus, device_bytes)
         return self.send(ev.RunRequested(
-            self.new_request(), ExecutionId(execution), SessionId(session), Epoch(epoch), facts, priority))
+            self.new_request(), ExecutionId(execution), SessionId(session), Epoch(epoch), facts, priority,
+            tenant=tenant))
 
     def prepare(
         self, session: str = "s1", *, source: str = "p", version: int = 1, epoch: int = 1, gpus: int = 1,

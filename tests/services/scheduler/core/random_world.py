@@ -183,8 +183,8 @@ class World:
                 self.disk_hosts[host.host_id] = host
             case act.JournalTotals(totals):
                 self.disk_totals = totals
-            case act.JournalSession(session):
-                self.disk_sessions[session.session_id] = session
+            case act.JournalSession(owner):
+                self.disk_sessions[owner.session_id] = owner
             case act.ForgetSession(session_id):
                 del self.disk_sessions[session_id]
             case act.ForgetExecution(execution_id):
@@ -388,7 +388,8 @@ class World:
         self.told_epochs[want.session_id] = max(self.told_epochs.get(want.session_id, 0), want.epoch)
         self.send(ev.RunRequested(
             want.asked, ExecutionId(want.execution_id), SessionId(want.session_id), Epoch(want.epoch), recipe,
-            self.random.choice(("interactive", "batch")), Need(WorkerId(want.need), ("it",) if want.need else ())))
+            self.random.choice(("interactive", "batch")), Need(WorkerId(want.need), ("it",) if want.need else ()),
+            tenant=f"t{int(want.session_id[1:]) % 2}"))
 
     def take_lease(self, action: act.NotifyLease) -> None:
         want = self.wants.get(action.lease.execution_id)

@@ -12,7 +12,7 @@ from looseleaf.services.scheduler.core.state import State
 
 def best_placement(state: State, run: Run, preparing_on: HostId | None, now_s: float) -> Placement | None:
     """The best of all placements on all hosts."""
-    found = []
+    found: list[tuple[tuple[placement.Rank, str, int], Placement]] = []
     for host in state.hosts.open_for_work(now_s):
         if host.heartbeats < run.avoided.get(host.host_id, 0) or not host.holds(run.recipe):
             continue

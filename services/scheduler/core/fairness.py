@@ -1,0 +1,118 @@
+"""Whose turn it is among tenants: by the GPU-seconds that each used lately, divided by its weight (design §6).
+
+Use decays with a half-life. A GPU counts from the grant of its lease on, at once as `fair_quantum_s`, so that tenants
+take turns within one round of placing too. One tenant alone is served first come, first served.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from looseleaf.ids import LeaseId
+from looseleaf.services.scheduler.core.limits import Limits
+from looseleaf.services.scheduler.core.queue import Run, RunQueue
+
+
+@dataclass(slots=True)
+class _Use:
+    """One tenant: GPU-seconds of ended leases, decayed to `at_s`; GPUs of its leases, their grant times summed."""
+
+    ended_gpu_s: float = 0.0
+    at_s: float = 0.0
+    gpus: int = 0
+    granted_gpu_s: float = 0.0
+
+
+class TenantShares:
+    """GPU-seconds by tenant. A tenant without leases whose use has decayed to nothing is forgotten."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._weights = dict(limits.tenant_weights)
+        self._uses: dict[str, _Use] = {}
+        self._leases: dict[LeaseId, tuple[str, int, float]] = {}
+
+    def begin(self, lease_id: LeaseId, tenant: str, gpus: int, now_s: float) -> None:
+        """A lease of `tenant` occupies GPUs from now on."""
+        use = self._uses.setdefault(tenant, _Use(at_s=now_s))
+        use.gpus += gpus
+        use.granted_gpu_s += gpus * now_s
+        self._leases[lease_id] = (tenant, gpus, now_s)
+
+    def end(self, lease_id: LeaseId, now_s: float) -> None:
+        """A lease ended; one that was never begun is none of ours."""
+        if lease_id not in self._leases:
+            return
+        tenant, gpus, granted_at_s = self._leases.pop(lease_id)
+        use = self._uses[tenant]
+        use.ended_gpu_s = self._decayed(use, now_s) + gpus * (now_s - granted_at_s)
+        use.at_s = now_s
+        use.gpus -= gpus
+        use.granted_gpu_s -= gpus * granted_at_s
+
+    def gpus(self, tenant: str) -> int:
+        """GPUs that the tenant's leases occupy."""
+        use = self._uses.get(tenant)
+        return use.gpus if use is not None else 0
+
+    def used_gpu_s(self, tenant: str, now_s: float) -> float:
+        """Decayed GPU-seconds, those of running leases included; per unit of the tenant's weight."""
+        use = self._uses.get(tenant)
+        if use is None:
+            return 0.0
+        running = use.gpus * (now_s + self._limits.fair_quantum_s) - use.granted_gpu_s
+        return (self._decayed(use, now_s) + running) / self.weight(tenant)
+
+    def weight(self, tenant: str) -> float:
+        """The tenant's weight, 1 unless one is set."""
+        return self._weights.get(tenant, 1.0)
+
+    def forget_idle(self, now_s: float) -> None:
+        """Forgets tenants that used less than a GPU-second, decayed, and hold nothing."""
+        for tenant, use in list(self._uses.items()):
+            if not use.gpus and self._decayed(use, now_s) < 1.0:
+                del self._uses[tenant]
+
+    def _decayed(self, use: _Use, now_s: float) -> float:
+        return float(use.ended_gpu_s * 0.5 ** ((now_s - use.at_s) / self._limits.fair_half_life_s))
+
+
+def in_turn(queue: RunQueue, shares: TenantShares, limits: Limits, now_s: float) -> Iterator[Run]:
+    """Every run that waits, in the order in which they are served; safe against changes of the queue meanwhile.
+
+    Who waited `fair_fifo_after_s` goes first, first come, first served. Then the tenant with the least use per weight
+    is next; the weight doubles while its first run has waited `fair_double_after_s`. Batch runs count as arrived later.
+    """
+    tenants = queue.by_tenant()
+    if len(tenants) < 2:
+        yield from queue
+        return
+    old = [run for runs in tenants.values() for run in runs if now_s - run.rank_s >= limits.fair_fifo_after_s]
+    yield from sorted(old, key=lambda run: run.key)
+    waiting = {
+        tenant: [run for run in runs if now_s - run.rank_s < limits.fair_fifo_after_s]
+        for tenant, runs in tenants.items()}
+    used = {tenant: shares.used_gpu_s(tenant, now_s) for tenant in waiting}
+    for run in old:
+        used[run.tenant] += _turn(run, shares, limits)
+
+    def entry(tenant: str, place: int) -> tuple[float, tuple[float, int], str, int]:
+        head = waiting[tenant][place]
+        aged = 2.0 if now_s - head.rank_s >= limits.fair_double_after_s else 1.0
+        return (used[tenant] / aged, head.key, tenant, place)
+
+    heads = [entry(tenant, 0) for tenant, runs in waiting.items() if runs]
+    heapq.heapify(heads)
+    while heads:
+        _share, _key, tenant, place = heapq.heappop(heads)
+        run = waiting[tenant][place]
+        yield run
+        used[tenant] += _turn(run, shares, limits)
+        if place + 1 < len(waiting[tenant]):
+            heapq.heappush(heads, entry(tenant, place + 1))
+
+
+def _turn(run: Run, shares: TenantShares, limits: Limits) -> float:
+    return run.recipe.gpu_count * limits.fair_quantum_s / shares.weight(run.tenant)
