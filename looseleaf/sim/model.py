@@ -18,7 +18,7 @@ from looseleaf.units import GIB
 
 WORKLOADS: Final = ("w1", "long", "dense", "fast", "churn", "hetero", "day")
 # The 95th percentile of the standard normal distribution.
-_Z95: Final = 1.6449
+Z95: Final = 1.6449
 ABLATIONS: Final = ("import-cache", "closures", "speculation", "context-ready", "prediction")
 
 Section = TypeVar("Section")
@@ -64,7 +64,7 @@ class Workload:
     @property
     def closure_sigma(self) -> float:
         """Of the lognormal with this median and 95th percentile."""
-        return math.log(self.closure_p95_gib / self.closure_median_gib) / _Z95
+        return math.log(self.closure_p95_gib / self.closure_median_gib) / Z95
 
     @property
     def measured_s(self) -> float:
@@ -99,7 +99,7 @@ class Mechanism:
     @property
     def prepare_sigma(self) -> float:
         """Of the lognormal with this median and 95th percentile."""
-        return math.log(self.prepare_p95_s / self.prepare_median_s) / _Z95
+        return math.log(self.prepare_p95_s / self.prepare_median_s) / Z95
 
     @property
     def prepare_factor(self) -> float:
@@ -196,8 +196,10 @@ class Model:
         workload = self.workload
         if hours is not None:
             workload = replace(workload, hours=hours, warmup_hours=min(workload.warmup_hours, hours / 2))
-        return replace(
-            self, workload=workload, mechanism=replace(self.mechanism, attach_s=attach_s, without=without))
+        mechanism = replace(self.mechanism, without=without)
+        if attach_s is not None:
+            mechanism = replace(mechanism, attach_s=attach_s)
+        return replace(self, workload=workload, mechanism=mechanism)
 
 
 def load_model(name: str) -> Model:
