@@ -215,6 +215,15 @@ class DaemonConfig(ServiceConfig):
     base_imports: tuple[str, ...] = Field(default=BASE_IMPORTS, description="head set that zygotes import, a JSON list")
     hash_seed: str = Field(default="0", description="PYTHONHASHSEED of the pool's kernels and workers")
     workers_max: int = Field(default=32, ge=1, description="workers at once")
+    worker_user: str = Field(
+        default="",
+        description="whom workers run as, by name or number, where the daemon is root's; the kernel socket is given to "
+        "the same user; default: as the daemon")
+    worker_memory_bytes: int = Field(
+        default=0, ge=0, description="memory that one worker may have of its own; one that takes more is ended; 0: any")
+    worker_open_files_max: int = Field(default=0, ge=0, description="open files of a worker; 0: as the daemon")
+    worker_processes_max: int = Field(
+        default=0, ge=0, description="processes and threads of a worker's user on the host; 0: as the daemon")
     kernels_max: int = Field(default=64, ge=1, description="connected kernels")
     heartbeat_interval_s: float = Field(default=1.0, gt=0, description="time between heartbeats")
     zygote_start_timeout_s: float = Field(default=120.0, gt=0, description="limit of a zygote's start")

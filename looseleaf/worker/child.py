@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import ctypes
 import faulthandler
 import gc
 import importlib
@@ -19,8 +18,10 @@ from typing import Final, NoReturn, cast
 from looseleaf import devices
 from looseleaf.devices import Kind, Role
 from looseleaf.protocol.channel import Channel
+from looseleaf.protocol.confinement import CONFINEMENT_VARIABLE, Confinement
 from looseleaf.protocol.frames import close_fds
 from looseleaf.worker.interrupts import ignore_interrupts
+from looseleaf.worker.isolation import confine_worker, set_title
 from looseleaf.worker.log_format import LogFormat
 from looseleaf.worker.runtime import WorkerRuntime
 from looseleaf.worker.shell import WorkerShell
@@ -28,9 +29,9 @@ from looseleaf.worker.streams import OutStream
 from looseleaf.worker.thread_counts import THREAD_VARIABLES, default_thread_count, set_thread_count
 
 EXIT_FAULT: Final = 70
-_PR_SET_NO_NEW_PRIVS: Final = 38
-# Python itself ignores these; everything else goes back to its default.
-_PYTHONS_OWN: Final = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
+_FREE: Final = Confinement().text()
+# Python itself ignores these; everything else goes back to its default, whatever a package made of it.
+_PYTHON_IGNORES: Final = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,11 @@ def become_worker(birth: Birth, inherited: Inheritance) -> NoReturn:
         log_fd = os.dup(2)
         faulthandler.enable(file=log_fd)
         _set_environment(birth.env)
+        confine_worker(Confinement.parse(os.environ.pop(CONFINEMENT_VARIABLE, _FREE)), os.environ)
         set_title(birth.title)
         reseed()
         importlib.invalidate_caches()
         set_thread_count(_number("LOOSELEAF_THREADS") or default_thread_count(), inherited.thread_libraries)
-        ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
         install_devices("worker")
         channel = Channel(socket.socket(fileno=birth.channel_fd))
         libraries = inherited.thread_libraries
@@ -90,9 +91,10 @@ def _leave_the_zygote(birth: Birth) -> None:
         os.dup2(fd, number, inheritable=True)
     # Not closerange: where no limit of open files is set it may have a billion to try.
     close_fds({int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, birth.channel_fd})
-    for number in signal.valid_signals() - _PYTHONS_OWN:
-        if number not in (signal.SIGKILL, signal.SIGSTOP) and signal.getsignal(number) is not signal.SIG_DFL:
-            signal.signal(number, signal.SIG_DFL)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        usual = signal.SIG_IGN if number in _PYTHON_IGNORES else signal.SIG_DFL
+        if signal.getsignal(number) is not usual:
+            signal.signal(number, usual)
     ignore_interrupts()
     signal.set_wakeup_fd(-1)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -108,15 +110,6 @@ def _set_environment(env: Mapping[str, str]) -> None:
     # As ipykernel does: modules beside the notebook are found.
     if "" not in sys.path:
         sys.path.insert(0, "")
-
-
-def set_title(title: str) -> None:
-    """What `ps` shows for this process; siblings all look like their zygote otherwise."""
-    try:
-        from setproctitle import setproctitle
-    except ImportError:
-        return  # only `ps` is the poorer for it
-    setproctitle(title)
 
 
 def reseed() -> None:

@@ -1,17 +1,82 @@
-"""What keeps the processes of the import cache apart from each other and from the host (design §10; study §4.4)."""
+"""What keeps the processes of the import cache apart from each other and from the host (design §10; study §4.4).
+
+A zygote gets nothing that is anybody's; a worker gives up what it is not meant to have before its first message.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import resource
+from collections.abc import MutableMapping
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, Final
 
+from looseleaf.protocol.confinement import Confinement
+
+ZYGOTE_UMASK: Final = 0o077
+# Where the system runs out of memory, the cell that took it goes before the services and the notebooks.
+WORKER_OOM_SCORE: Final = 300
+_PR_SET_DUMPABLE: Final = 4
+_PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
+_PR_SET_NO_NEW_PRIVS: Final = 38
 _CLONE_NEWNET: Final = 0x40000000
+_NAME_BYTES_MAX: Final = 15
+# Where the arguments begin and end, in /proc/self/stat after the command's name.
+_ARGUMENTS: Final = slice(45, 47)
+
+
+def isolate_zygote() -> None:
+    """Nobody of this uid can look into this process, no dump of it is written, no file that it makes is for others."""
+    os.chdir("/")
+    os.umask(ZYGOTE_UMASK)
+    _prctl(_PR_SET_DUMPABLE, 0)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def confine_worker(wanted: Confinement, environ: MutableMapping[str, str]) -> None:
+    """Gives up what the worker is not meant to have; afterwards it can get nothing back.
+
+    Raises OSError where the system refuses: a worker must not run with more than it was meant to have.
+    """
+    # Its page tables and descriptors are its own to read, as in any kernel.
+    _prctl(_PR_SET_DUMPABLE, 1)
+    if wanted.cgroup:
+        Path(wanted.cgroup).write_text(str(os.getpid()))
+    with suppress(OSError):
+        # Raising it needs no right; where a container has the file read-only the system picks by size alone.
+        Path("/proc/self/oom_score_adj").write_text(str(WORKER_OOM_SCORE))
+    _limit(resource.RLIMIT_NOFILE, wanted.open_files)
+    _limit(resource.RLIMIT_NPROC, wanted.processes)
+    if wanted.uid:
+        _become(wanted)
+        environ.update({"HOME": wanted.home, "USER": wanted.user, "LOGNAME": wanted.user})
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def _become(wanted: Confinement) -> None:
+    from looseleaf.dirty_tracker import keep_pagemap
+
+    # Afterwards the system may open it no more, and a save would compare all memory.
+    keep_pagemap()
+    os.setgroups(wanted.groups)
+    os.setresgid(wanted.gid, wanted.gid, wanted.gid)
+    os.setresuid(wanted.uid, wanted.uid, wanted.uid)
+    # The change took it away.
+    _prctl(_PR_SET_DUMPABLE, 1)
+
+
+def _limit(kind: int, wanted: int) -> None:
+    if wanted:
+        hard = resource.getrlimit(kind)[1]
+        limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(kind, (limit, limit))
 
 
 def become_subreaper() -> None:
-    """Orphans of this process's descendants become its children. Raises OSError if the kernel refuses."""
+    """Orphans of this process's descendants become its children. Raises OSError if the system refuses."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -19,6 +84,31 @@ def leave_the_network() -> None:
     """No other host can be reached from here on, where this process may decide that; else nothing changes."""
     if os.geteuid() == 0:
         ctypes.CDLL(None).unshare(_CLONE_NEWNET)
+
+
+def set_title(title: str) -> None:
+    """What `ps` shows for this process; siblings all look like their zygote otherwise.
+
+    Without the package setproctitle, which a notebook's environment may lack, a title longer than the arguments that
+    the process was started with is cut.
+    """
+    try:
+        from setproctitle import setproctitle
+    except ImportError:
+        write_title(title.encode("utf-8", "replace"))
+    else:
+        setproctitle(title)
+
+
+def write_title(title: bytes) -> None:
+    """As `set_title`, by itself."""
+    _prctl(_PR_SET_NAME, ctypes.c_char_p(title[:_NAME_BYTES_MAX]))
+    stat = Path("/proc/self/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
+    start, end = map(int, stat[_ARGUMENTS])
+    # The system reads the arguments from this memory; Python copied them when it started.
+    if 0 < start < end:
+        room = end - start
+        ctypes.memmove(start, title[: room - 1].ljust(room, b"\0"), room)
 
 
 def _prctl(option: int, value: Any) -> None:

@@ -145,6 +145,9 @@ class WorkerRuntime:
             self._interaction.answer(number, "" if refused else message["value"], refused)
         elif message["t"] == "comm":
             self._comms.take(message)
+        elif message["t"] == "environment":
+            # Before the first request, past the zygote, which must not see it.
+            os.environ.update(fields.mapping(message, "variables"))
         else:
             log.warning("event_unknown type=%s", message["t"])
 

@@ -29,6 +29,7 @@ from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed
 from looseleaf.protocol import fields
 from looseleaf.protocol.control import ControlSocket
 from looseleaf.protocol.frames import PROTOCOL_VERSION, Message, close_fds
+from looseleaf.worker.isolation import isolate_zygote, set_title
 from looseleaf.worker.shell import WorkerShell, build_shell
 from looseleaf.worker.streams import OutStream
 from looseleaf.worker.thread_counts import loaded_thread_libraries, missing_thread_variables
@@ -58,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     os.set_inheritable(options.ctl_fd, False)
     control = ControlSocket(socket.socket(fileno=options.ctl_fd))
+    isolate_zygote()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     streams = (OutStream("stdout", 1), OutStream("stderr", 2))
     sys.stdout, sys.stderr = streams
@@ -154,7 +156,7 @@ class Zygote:
         self, control: ControlSocket, streams: tuple[OutStream, OutStream], shell: WorkerShell, imports: list[str],
         environment_id: str,
     ) -> None:
-        from looseleaf.worker.child import Inheritance, install_devices, set_title
+        from looseleaf.worker.child import Inheritance, install_devices
 
         self._control = control
         self._inherited = Inheritance(shell, streams, imports, loaded_thread_libraries(), environment_id)

@@ -27,7 +27,7 @@ class MemoryGuard:
     @classmethod
     def find(cls, root: Path = _ROOT) -> MemoryGuard:
         """That of the running process, of version 2 or 1; the whole machine's counter where there is none."""
-        for folder, events, limit in _candidates(root):
+        for folder, events, limit in own_groups(root):
             if _kills_in(folder / events) is not None:
                 return cls(folder / events, folder / limit)
         machine = root / "proc" / "vmstat"
@@ -61,7 +61,13 @@ class MemoryGuard:
         return f" ({used})" if used else ""
 
 
-def _candidates(root: Path) -> list[tuple[Path, str, str]]:
+def over_limit(limit_bytes: int, used_bytes: int) -> str:
+    """As `MemoryGuard.explain`, of a process that the daemon itself ended for its memory."""
+    told = f"limit {format_bytes(limit_bytes)}, it had used up to {format_bytes(used_bytes)}"
+    return f": it used more memory than a cell's process may have here ({told})"
+
+
+def own_groups(root: Path) -> list[tuple[Path, str, str]]:
     """(folder, file of events, file of the limit): this process's groups, then what a container sees as the root."""
     mount, found = root / "sys" / "fs" / "cgroup", []
     for line in _read(root / "proc" / "self" / "cgroup").splitlines():

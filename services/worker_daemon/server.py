@@ -31,6 +31,7 @@ from looseleaf.services.worker_daemon.gpus import probed_gpus
 from looseleaf.services.worker_daemon.heartbeat import CALL_TIMEOUT_S, Heartbeat
 from looseleaf.services.worker_daemon.host import Host
 from looseleaf.services.worker_daemon.kernel_endpoint import KernelEndpoint
+from looseleaf.services.worker_daemon.limits import Confiner, WorkerUser
 from looseleaf.services.worker_daemon.metrics import DaemonMetrics
 from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.reaper import Reaper, become_subreaper
@@ -38,6 +39,7 @@ from looseleaf.services.worker_daemon.region_sources import StoreLocator
 from looseleaf.services.worker_daemon.region_uploads import RegionUploads
 from looseleaf.services.worker_daemon.regions import HostRegions, marks_of
 from looseleaf.services.worker_daemon.reports import Reporter
+from looseleaf.services.worker_daemon.scrubbed_env import scrubbed
 from looseleaf.services.worker_daemon.servicer import WorkerDaemonServicer
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
 from looseleaf.services.worker_daemon.worker_process import WorkerLimits
@@ -73,6 +75,7 @@ class _Builder:
         self.heartbeat = Heartbeat(self.scheduler, self._snapshot, self.leases, self.config.heartbeat_interval_s)
         self.regions = self._regions()
         self.units = UnitCache()
+        self.confiner = self._confiner()
         uploads = RegionUploads(self.store, SharedRegionServiceStub(store_channel), self.regions)
         eager = self.config.durability != "staged"
         self.durability = DurabilityQueue(self.store, self.regions, uploads.put, eager=eager)
@@ -103,6 +106,13 @@ class _Builder:
         self.service.on_stop(close)
         return regions
 
+    def _confiner(self) -> Confiner:
+        config = self.config
+        return Confiner(
+            WorkerUser.find(config.worker_user), config.worker_memory_bytes, config.worker_open_files_max,
+            config.worker_processes_max, withheld=scrubbed(os.environ)[1],
+        )  # fmt: skip
+
     def _requests(self, owner: StateOwner) -> StateRequests:
         return StateRequests(
             owner, self.regions, self.store, self.host_id, self.config.ring_bytes, self.durability.add, self.units
@@ -127,7 +137,7 @@ class _Builder:
             zygotes,
             self.reaper,
             KeepRules(config.keep_warm_s, config.workers_max),
-            WorkerLimits(config.prepare_timeout_s, config.save_timeout_s),
+            WorkerLimits(config.prepare_timeout_s, config.save_timeout_s, self.confiner),
             self._requests,
             self._worker_env(),
             self.heartbeat.nudge,
@@ -196,6 +206,9 @@ class _Builder:
         reporter.start()
         pool.start()
         endpoint.start()
+        if (user := self.confiner.user) is not None:
+            # Its kernels are of the same person.
+            os.chown(endpoint.path, user.uid, user.gid)
         stops = (self._say_draining, endpoint.stop, servicer.end_cells, pool.stop, servicer.until_idle)
         for stop in reversed((*stops, self.durability.stop, reporter.stop)):
             self.service.on_stop(stop)

@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from contextvars import Context
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import structlog
@@ -20,9 +20,10 @@ from looseleaf.protocol import fields
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.aio_rpc import AsyncLink
 from looseleaf.services.worker_daemon.core.worker_life import Stage, WorkerFacts
+from looseleaf.services.worker_daemon.limits import Confined, Confiner, own_memory_bytes
 from looseleaf.services.worker_daemon.log_ids import with_ids
 from looseleaf.services.worker_daemon.log_pipe import LogPipe
-from looseleaf.services.worker_daemon.memory_guard import MemoryGuard
+from looseleaf.services.worker_daemon.memory_guard import MemoryGuard, over_limit
 from looseleaf.services.worker_daemon.reaper import Reaper, describe_exit
 from looseleaf.services.worker_daemon.state_requests import StateRequests
 
@@ -38,6 +39,8 @@ EXIT_WAIT_S = 2.0
 KILLED_WAIT_S = 10.0
 # What a dead worker sent last is read for at most so long: a forked child of it may hold the connection open.
 LAST_WORDS_S = 1.0
+# How often the memory of a worker is looked at that the system itself does not limit.
+MEMORY_LOOK_S = 0.25
 # Stages that a worker may be in when it is idle.
 IDLE_STAGES = frozenset({Stage.FORKED, Stage.IMPORTED, Stage.HOST_READY, Stage.COMPLETED})
 
@@ -56,10 +59,11 @@ class Forker(Protocol):
 
 @dataclass(frozen=True)
 class WorkerLimits:
-    """Seconds after which a worker's step has failed."""
+    """Seconds after which a worker's step has failed, and what its process may have."""
 
     prepare_s: float = 300.0
     save_s: float = 600.0
+    confiner: Confiner = field(default_factory=Confiner)
 
 
 class WorkerProcess:
@@ -68,7 +72,9 @@ class WorkerProcess:
     `lost` resolves to how it ended, when nothing of it is left: its process, its processes' group, its last commit.
     """
 
-    def __init__(self, facts: WorkerFacts, requests: StateRequests, reaper: Reaper, limits: WorkerLimits) -> None:
+    def __init__(
+        self, facts: WorkerFacts, requests: StateRequests, reaper: Reaper, limits: WorkerLimits, confined: Confined
+    ) -> None:
         self.facts = facts
         self.requests = requests
         # Who holds it talks to the worker: a preparation, or an execution from its preparation to its save.
@@ -79,7 +85,10 @@ class WorkerProcess:
         self.limits = limits
         self._reaper = reaper
         self._exit_status = reaper.exit_status(facts.pid)
-        self._guard = MemoryGuard.find()
+        self._confined = confined
+        self._guard = confined.group.guard if confined.group is not None else MemoryGuard.find()
+        # What it had when it was ended for it.
+        self._over_bytes = 0
         # When the last thing was begun that it was asked for: what was killed before is no cause of its end.
         self._kills_before = self._guard.kills()
         self._hello = asyncio.Event()
@@ -106,8 +115,10 @@ class WorkerProcess:
             null = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
             theirs.callback(os.close, null)
             fds = [channel.fileno(), null, log_writer, log_writer]
-            pid = await forker.fork(f"ll-worker:{worker_id}", dict(env), fds)
-            worker = cls(WorkerFacts(worker_id, pid), requests, reaper, limits)
+            confined = limits.confiner.confine(worker_id)
+            ours_on_error.callback(limits.confiner.free, confined)
+            pid = await forker.fork(f"ll-worker:{worker_id}", {**env, **confined.env}, fds)
+            worker = cls(WorkerFacts(worker_id, pid), requests, reaper, limits, confined)
             worker._connect(ours, log_reader)
             ours_on_error.pop_all()
         try:
@@ -118,6 +129,8 @@ class WorkerProcess:
                 raise
             text = f"a new worker did not answer in {HELLO_TIMEOUT_S:g} s; nothing was run, run the cell again"
             raise Unavailable("WORKER_LOST", text) from None
+        if limits.confiner.environment:
+            await worker.send_event("environment", {"variables": limits.confiner.environment})
         return worker
 
     def _connect(self, sock: socket.socket, log_fd: int) -> None:
@@ -138,7 +151,9 @@ class WorkerProcess:
         """Never raises: whatever breaks, the worker ends and `lost` says so."""
         serving = asyncio.create_task(self._link.serve())
         ends: set[asyncio.Future[Any]] = {serving, self._exit_status}
+        watching = asyncio.create_task(self._watch_memory())
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        watching.cancel()
         await asyncio.wait({serving}, timeout=LAST_WORDS_S if self._exit_status.done() else None)
         self._link.close()
         await asyncio.wait({serving})
@@ -148,7 +163,8 @@ class WorkerProcess:
             await asyncio.wait({self._exit_status}, timeout=EXIT_WAIT_S)
             self.kill()
         code = await asyncio.shield(self._exit_status)
-        how = describe_exit(code, self._guard.explain(self._kills_before, self._reaper.peak_bytes(self.facts.pid)))
+        how = describe_exit(code, self._why_killed())
+        self.limits.confiner.free(self._confined)
         self._log.drain()
         # Only now: until its end it may map regions and its commit may be under way.
         await self.requests.close()
@@ -158,6 +174,23 @@ class WorkerProcess:
         )
         self._hello.set()
         self.lost.set_result(how)
+
+    def _why_killed(self) -> str:
+        group, limit_bytes = self._confined.group, self.limits.confiner.memory_bytes
+        if self._over_bytes:
+            return over_limit(limit_bytes, self._over_bytes)
+        peak_bytes = group.peak_bytes() if group is not None else 0
+        return self._guard.explain(self._kills_before, peak_bytes or self._reaper.peak_bytes(self.facts.pid))
+
+    async def _watch_memory(self) -> None:
+        """Ends a worker that has taken more than it may, where no control group of its own does that."""
+        limit_bytes = self.limits.confiner.memory_bytes
+        while limit_bytes and self._confined.group is None and not self._over_bytes:
+            await asyncio.sleep(MEMORY_LOOK_S)
+            used_bytes = own_memory_bytes(self.facts.pid)
+            if used_bytes > limit_bytes:
+                self._over_bytes = used_bytes
+                self.kill()
 
     async def _request(self, kind: str, body: Message, timeout_s: float | None) -> Message:
         """The worker's reply. Raises its error, Timeout `REQUEST_TIMEOUT`, or Unavailable `WORKER_LOST` if it ended."""

@@ -19,6 +19,7 @@ from looseleaf.environment import Environment
 from looseleaf.errors import LooseLeafError, Timeout, Unavailable
 from looseleaf.protocol import fields
 from looseleaf.services.worker_daemon.reaper import Reaper, describe_exit
+from looseleaf.services.worker_daemon.scrubbed_env import scrubbed
 from looseleaf.services.worker_daemon.zygote_channel import ZygoteChannel
 
 log = structlog.get_logger()
@@ -109,7 +110,7 @@ class Zygote:
 
     def _exec(self) -> ZygoteChannel:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [self.settings.python, "-P", "-m", "looseleaf.worker.zygote"]
+        command = [self.settings.python, "-P", "-s", "-m", "looseleaf.worker.zygote"]
         command += ["--ctl-fd", str(theirs.fileno()), "--imports", ",".join(self.settings.imports)]
         try:
             with theirs, open(self.settings.log_path, "ab") as log_file:
@@ -119,7 +120,7 @@ class Zygote:
                     stdin=subprocess.DEVNULL,
                     stdout=log_file,
                     stderr=log_file,
-                    env={**os.environ, **SINGLE_THREADED, **self.settings.env},
+                    env={**scrubbed(os.environ)[0], **SINGLE_THREADED, **self.settings.env},
                     start_new_session=True,
                 )
         except OSError as error:

@@ -1,0 +1,137 @@
+"""What zygotes and workers have of their host; what only root may do is tried where the tests run as root."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from looseleaf.protocol.confinement import CONFINEMENT_VARIABLE, Confinement
+from looseleaf.worker import isolation
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may run a process as another user")
+NOBODY = 65534
+PR_GET_DUMPABLE = 3
+
+MakeWorker = Callable[..., Any]
+
+
+def in_child(look: Callable[[], Any]) -> Any:
+    """What `look` gives in a forked process, as plain values."""
+    read_fd, write_fd = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.write(write_fd, json.dumps(look()).encode())
+        finally:
+            os._exit(0)
+    os.close(write_fd)
+    with open(read_fd) as pipe:
+        text = pipe.read()
+    os.waitpid(pid, 0)
+    assert text, "the forked process failed"
+    return json.loads(text)
+
+
+def dumpable() -> int:
+    return int(ctypes.CDLL(None).prctl(PR_GET_DUMPABLE, 0, 0, 0, 0))
+
+
+def looks_of(worker: Any, expressions: str, setup: str) -> Any:
+    reply = worker.run(f"import json\n{setup}\nprint(json.dumps([{expressions}]))")
+    assert reply["status"] == "ok", reply
+    return json.loads(worker.text())
+
+
+def test_zygote_is_closed_to_others_of_its_user() -> None:
+    def look() -> Any:
+        isolation.isolate_zygote()
+        return [dumpable(), os.getcwd(), os.umask(0), resource.getrlimit(resource.RLIMIT_CORE)[0]]
+
+    assert in_child(look) == [0, "/", 0o077, 0]
+
+
+def test_real_zygote_stands_in_the_root_folder(bare_zygote: Any) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root may look into a zygote")
+    pid = bare_zygote.process.pid
+    assert os.readlink(f"/proc/{pid}/cwd") == "/"
+    assert "Umask:\t0077" in Path(f"/proc/{pid}/status").read_text()
+
+
+def test_worker_is_its_own_again_and_goes_first_when_memory_ends(make_worker: MakeWorker, bare_zygote: Any) -> None:
+    wanted = Confinement(open_files=300)
+    worker = make_worker(zygote=bare_zygote, **{CONFINEMENT_VARIABLE: wanted.text()})
+    setup = "import ctypes, os, resource"
+    looks = (
+        "ctypes.CDLL(None).prctl(3, 0, 0, 0, 0), int(open('/proc/self/oom_score_adj').read()), "
+        "resource.getrlimit(resource.RLIMIT_NOFILE), os.getpgrp() == os.getsid(0) == os.getpid(), "
+        f"{CONFINEMENT_VARIABLE!r} in os.environ"
+    )
+    assert looks_of(worker, looks, setup) == [1, isolation.WORKER_OOM_SCORE, [300, 300], True, False]
+
+
+@ROOT_ONLY
+def test_worker_gives_up_its_user_for_good_and_can_still_save_by_pages(
+    make_worker: MakeWorker, bare_zygote: Any
+) -> None:
+    wanted = Confinement(uid=NOBODY, gid=NOBODY, groups=(NOBODY,), home="/nonexistent", user="nobody")
+    worker = make_worker(zygote=bare_zygote, **{CONFINEMENT_VARIABLE: wanted.text()})
+    setup = """
+import os
+from looseleaf.dirty_tracker import written
+def refused(change):
+    try:
+        change()
+    except PermissionError:
+        return True
+"""
+    looks = (
+        "os.getresuid(), os.getresgid(), os.getgroups(), os.environ['HOME'], os.environ['USER'], "
+        "refused(lambda: os.setresuid(0, 0, 0)), refused(lambda: os.setgroups([0])), "
+        "refused(lambda: open('/etc/shadow').read()), sorted(os.listdir('/proc/self/fd')) != [], "
+        "written._kept is not None and written._kept.is_usable"
+    )
+    expected = [[NOBODY] * 3, [NOBODY] * 3, [NOBODY], "/nonexistent", "nobody", True, True, True, True, True]
+    assert looks_of(worker, looks, setup) == expected
+    assert worker.saved["version"] >= 1
+
+
+def test_worker_that_cannot_be_confined_does_not_run(bare_zygote: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    wanted = Confinement(cgroup="/proc/no_such_group/cgroup.procs")
+    pid, sock = bare_zygote.fork(**{CONFINEMENT_VARIABLE: wanted.text()})
+    with sock:
+        assert sock.recv(1) == b""
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 70
+    assert "no_such_group" in capfd.readouterr().err
+
+
+def test_worker_gets_what_no_zygote_may_see(make_worker: MakeWorker, bare_zygote: Any) -> None:
+    worker = make_worker(zygote=bare_zygote, prepare=False)
+    worker.link.send_event("environment", {"variables": {"MY_TOKEN": "secret"}})
+    worker.prepare()
+    assert looks_of(worker, "os.environ['MY_TOKEN']", "import os") == ["secret"]
+
+
+@pytest.mark.parametrize("title", ["ll-worker:w-1", "x" * 100_000])
+def test_title_without_setproctitle_is_what_ps_shows(title: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # An import of it fails.
+    monkeypatch.setitem(sys.modules, "setproctitle", None)
+
+    def look() -> Any:
+        before = len(Path("/proc/self/cmdline").read_bytes())
+        isolation.set_title(title)
+        shown = Path("/proc/self/cmdline").read_bytes()
+        return [before, len(shown), shown.rstrip(b"\0").decode(), Path("/proc/self/comm").read_text()]
+
+    before, after, shown, name = in_child(look)
+    assert after == before
+    assert shown == title[: before - 1]
+    assert name == f"{title[:15]}\n"
