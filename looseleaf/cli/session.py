@@ -17,6 +17,7 @@ from looseleaf.cli.options import (
     print_json,
     print_table,
     resolve_address,
+    run_dir_of,
     wait,
 )
 
@@ -109,15 +110,28 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     data: DataOption = None, timeout_s: TimeoutOption = 30.0,
 ) -> None:
-    """Delete a session with all its versions. This cannot be undone."""
+    """Delete a session with all its versions, and what its cells have shown. This cannot be undone.
+
+    Outputs are kept on the machine of the kernel: run it there to delete them too.
+    """
+    from looseleaf.errors import NotFound
     from looseleaf.ids import check_id, new_request_id
+    from looseleaf.kernel.journal_files import journal_root, remove_journal
     from looseleaf.v1 import checkpoint_store_pb2 as pb
 
     check_id("session", session_id)
     if not yes:
-        typer.confirm(f"delete session {session_id} with all its versions?", abort=True)
+        typer.confirm(f"delete session {session_id} with all its versions and outputs?", abort=True)
     request = pb.DeleteSessionRequest(request_id=new_request_id(), session_id=session_id)
-    _ask(data, lambda store: store.DeleteSession(request, timeout_s=timeout_s))
+    root = journal_root(run_dir_of(data))
+    try:
+        _ask(data, lambda store: store.DeleteSession(request, timeout_s=timeout_s))
+    except NotFound:
+        # Of a session that was never saved, or whose deletion was cut off here, only outputs may be left.
+        if not remove_journal(root, session_id):
+            raise
+    else:
+        remove_journal(root, session_id)
     print(f"deleted {session_id}")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -25,6 +26,15 @@ def journal_root(run_dir: str | Path) -> Path:
 def folder_of(root: Path, session_id: str) -> Path:
     """The folder of a session; one whose id is no file name has one all the same."""
     return root / (session_id if _SESSION.fullmatch(session_id) else session_id.encode().hex()[:200] or "none")
+
+
+def remove_journal(root: Path, session_id: str) -> bool:
+    """Removes all that a session has shown; whether anything was there. A kernel that still runs begins anew."""
+    folder = folder_of(root, session_id)
+    there = folder.is_dir()
+    # Another kernel may remove it too, to make room.
+    shutil.rmtree(folder, ignore_errors=True)
+    return there
 
 
 def part_name(sequence: int, part: str) -> str:

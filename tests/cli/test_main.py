@@ -17,6 +17,7 @@ import pytest
 from looseleaf.cli import exits
 from looseleaf.cli.main import COMMAND_MODULES, build_app, main
 from looseleaf.config import ClusterConfig
+from looseleaf.kernel.journal_files import journal_root
 from looseleaf.local import cluster as cluster_module
 from looseleaf.local.cluster import LocalCluster, wait_for
 from looseleaf.local.plan import ClusterPlan, make_plan
@@ -191,6 +192,22 @@ def test_sessions_are_listed_shown_completed_and_a_malformed_id_is_refused(
         assert run(capsys)[1].split() == ["s-7"]
     code, _out, err = run(capsys, "session", "rm", "../x", "--yes", "--data", data)
     assert (code, "ID_MALFORMED" in err) == (2, True)
+
+
+@pytest.mark.cluster
+def test_deleted_session_leaves_no_outputs_also_if_it_was_never_saved(capsys: Any, data: Path) -> None:
+    address = f"unix:{data}/run/checkpoint-store.sock"
+    method = "looseleaf.v1.CheckpointStoreService/OpenSession"
+    assert run(capsys, "rpc", "call", address, method, '{"session_id": "s-saved"}')[0] == 0
+    root = journal_root(data / "run")
+    for session_id in ("s-saved", "s-unsaved", "s-other"):
+        (root / session_id).mkdir(parents=True)
+        (root / session_id / "000001.0").write_text("{}\n")
+    for session_id in ("s-saved", "s-unsaved"):
+        assert run(capsys, "session", "rm", session_id, "--yes", "--data", data)[0] == 0
+        code, _out, err = run(capsys, "session", "rm", session_id, "--yes", "--data", data)
+        assert (code, "SESSION_UNKNOWN" in err) == (3, True)
+    assert [folder.name for folder in root.iterdir()] == ["s-other"]
 
 
 @pytest.mark.cluster

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from looseleaf.config import DaemonConfig, FrontendConfig, SchedulerConfig, ServiceConfig, StoreConfig
+from looseleaf.errors import NotFound
 from looseleaf.rpc.server import Registration
 from looseleaf.rpc.service import Service
 from looseleaf.rpc.service_main import service_main
@@ -66,6 +67,13 @@ class Store(CheckpointStoreServiceServicer):
     async def ListSessions(self, request: Any, context: Any) -> Any:
         names = self._file.read_text().split() if self._file.exists() else []
         return checkpoint_store_pb2.ListSessionsResponse(sessions=[{"session_id": name} for name in names])
+
+    async def DeleteSession(self, request: Any, context: Any) -> Any:
+        names = self._file.read_text().split() if self._file.exists() else []
+        if request.session_id not in names:
+            raise NotFound("SESSION_UNKNOWN", "there is no such session")
+        self._file.write_text("".join(f"{name}\n" for name in names if name != request.session_id))
+        return checkpoint_store_pb2.DeleteSessionResponse()
 
     async def GetManifest(self, request: Any, context: Any) -> Any:
         return checkpoint_store_pb2.GetManifestResponse(head={"session_id": request.session_id})
