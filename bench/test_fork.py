@@ -35,7 +35,9 @@ def zygote(one_thread: None) -> Iterator[ControlSocket]:
     )  # fmt: skip
     theirs.close()
     control = ControlSocket(ours)
-    assert control.recv(LIMIT_S)[0]["t"] == "READY"
+    while (kind := control.recv(LIMIT_S)[0]["t"]) == "IMPORTING":
+        continue
+    assert kind == "READY"
     yield control
     control.close()
     assert process.wait(LIMIT_S) == 0

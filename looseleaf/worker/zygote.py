@@ -1,54 +1,44 @@
-"""The root zygote: a warm, single-threaded process that imports the head set once and forks a worker for each request.
+"""The root zygote: a warm, single-threaded process that imports the head set once and forks workers on request.
 
 Exec'ed by the daemon as `python -P -m looseleaf.worker.zygote --ctl-fd N --imports a,b`; serves until the other end of
 the control channel closes. It runs no user code, holds no data, and has neither gRPC nor a thread, for neither survives
-a fork.
+a fork. On request it also forks zygotes that import more (zygote_node) and probes that only try to (probe).
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import errno
 import gc
 import importlib
 import os
 import signal
 import socket
-import struct
 import sys
-import threading
-import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, NoReturn
 
-from looseleaf.checkpoint import import_filters
 from looseleaf.checkpoint.module_code import BASELINE
 from looseleaf.environment import Environment
 from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed, Unavailable
 from looseleaf.protocol import fields
 from looseleaf.protocol.control import ControlSocket
 from looseleaf.protocol.frames import PROTOCOL_VERSION, Message, close_fds
-from looseleaf.worker.isolation import isolate_zygote, set_title
+from looseleaf.worker.isolation import isolate_zygote, set_title, undo_imports
+from looseleaf.worker.probe import become_probe
+from looseleaf.worker.probe_checks import thread_count
 from looseleaf.worker.shell import WorkerShell, build_shell
 from looseleaf.worker.streams import OutStream
 from looseleaf.worker.thread_counts import loaded_thread_libraries, missing_thread_variables
+from looseleaf.worker.zygote_forks import fork_grandchild
+from looseleaf.worker.zygote_imports import NOTEBOOK_SIGNS, import_head, known_modules, load_later, memory_bytes
+from looseleaf.worker.zygote_node import become_node
+
+if TYPE_CHECKING:
+    from looseleaf.worker.child import Birth, Inheritance
 
 EXIT_UNCLEAN: Final = 3
-# Modules whose threads or state do not survive a fork.
-FORBIDDEN_MODULES: Final = ("grpc", "tensorflow", "ray")
-# By its presence libraries tell a notebook from a terminal when they are imported; an environment may lack it.
-NOTEBOOK_SIGNS: Final = ("ipykernel.zmqshell",)
-# What a package, or every cell, loads at its first use: here once instead of in each worker.
-LOADED_LATER: Final = {
-    "": ("looseleaf.checkpoint.tracker", "pexpect", "IPython.core.pylabtools"),
-    "matplotlib.pyplot": ("matplotlib.backends.backend_agg",),
-    "numpy": ("numpy.random", "looseleaf.checkpoint.numpy_memory"),
-    "torch": ("looseleaf.checkpoint.torch_memory",),
-}
-ERROR_CHARS_MAX: Final = 300
 _FORK_FDS: Final = 4
-_WORKER_PID: Final = struct.Struct("<ii")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -74,24 +64,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         shell = build_shell()
         with shell.builtin_trap:
             import_head(NOTEBOOK_SIGNS)
-            imported, failed = import_head([name for name in options.imports.split(",") if name])
-        zygote = Zygote(control, streams, shell, [item["name"] for item in imported], environment_id)
-        for trigger, names in LOADED_LATER.items():
-            if not trigger or trigger in sys.modules:
-                failed += import_head(names)[1]
+            names = [name for name in options.imports.split(",") if name]
+            imported, failed = import_head(names, progress=lambda name: control.send({"t": "IMPORTING", "name": name}))
+        inherited = inheritance(shell, streams, [item["name"] for item in imported], environment_id)
+        failed += load_later()
     except PreconditionFailed as error:
-        control.send({"t": "ERR", "id": 0, "errno": 0, "text": str(error)})
+        verdict, culprit = error.fields.get("verdict", ""), error.fields.get("name", "")
+        text = {"t": "ERR", "id": 0, "errno": 0, "text": str(error), "verdict": verdict, "culprit": culprit}
+        control.send(text)
         sys.stderr.write(f"{error}\n")
         return EXIT_UNCLEAN
+    undo_imports()
     BASELINE.begin()
     gc.collect()
     gc.freeze()
     control.send({
         "t": "READY", "v": PROTOCOL_VERSION, "imports": imported, "failed": failed, "threads": thread_count(),
         "pid": os.getpid(), "environment_id": environment_id, "interpreter": environment.interpreter,
-        "site_dirs": list(environment.site_dirs),
+        "site_dirs": list(environment.site_dirs), "modules": known_modules(),
+        "private_bytes": memory_bytes()["private_bytes"],
     })
-    zygote.serve()
+    Zygote(control, inherited).serve()
     return 0
 
 
@@ -109,59 +102,24 @@ def check_environment() -> None:
     os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
 
 
-def import_head(names: Iterable[str]) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
-    """Imports each module. ({name, seconds} of those that worked, {name, error} of those that did not.)
+def inheritance(
+    shell: WorkerShell, streams: tuple[OutStream, OutStream], imports: list[str], environment_id: str
+) -> Inheritance:
+    """What this process hands on, once it has a title and its devices."""
+    from looseleaf.worker.child import Inheritance, install_devices
 
-    Raises PreconditionFailed as `check_clean`, naming the module: an import cannot be undone.
-    """
-    imported: list[dict[str, Any]] = []
-    failed: list[dict[str, str]] = []
-    for name in names:
-        began_s = time.monotonic()
-        try:
-            with import_filters.noted():
-                importlib.import_module(name)
-        except (Exception, SystemExit) as error:
-            failed.append({"name": name, "error": f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]})
-            continue
-        imported.append({"name": name, "seconds": round(time.monotonic() - began_s, 4)})
-        check_clean(name)
-    return imported, failed
-
-
-def check_clean(imported: str) -> None:
-    """Raises PreconditionFailed `FORBIDDEN_MODULE` or `THREADS_RUNNING` if this process must not be forked any more.
-
-    Threads of native libraries are not looked at: those of the head set end or come back by themselves at a fork.
-    """
-    found = [name for name in FORBIDDEN_MODULES if name in sys.modules]
-    if found:
-        text = f"importing {imported} loads {', '.join(found)}, which does not survive a fork"
-        raise PreconditionFailed("FORBIDDEN_MODULE", text, name=imported)
-    others = [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
-    if others:
-        text = f"importing {imported} started threads: {', '.join(others)}"
-        raise PreconditionFailed("THREADS_RUNNING", text, name=imported)
-
-
-def thread_count() -> int:
-    """Threads of this process; `threading` does not know those of native libraries."""
-    return len(os.listdir("/proc/self/task"))
+    inherited = Inheritance(shell, streams, imports, loaded_thread_libraries(), environment_id)
+    install_devices("zygote")
+    set_title("ll-zygote")
+    return inherited
 
 
 class Zygote:
     """Answers the daemon's control messages one at a time, in order."""
 
-    def __init__(
-        self, control: ControlSocket, streams: tuple[OutStream, OutStream], shell: WorkerShell, imports: list[str],
-        environment_id: str,
-    ) -> None:
-        from looseleaf.worker.child import Inheritance, install_devices
-
+    def __init__(self, control: ControlSocket, inherited: Inheritance) -> None:
         self._control = control
-        self._inherited = Inheritance(shell, streams, imports, loaded_thread_libraries(), environment_id)
-        install_devices("zygote")
-        set_title("ll-zygote")
+        self._inherited = inherited
 
     def serve(self) -> None:
         """Returns when the daemon has closed its end."""
@@ -185,6 +143,8 @@ class Zygote:
             return {"t": "PONG", "imports": self._inherited.imports, "threads": thread_count(), "pid": os.getpid()}
         request_id = message.get("id", 0)
         try:
+            if message["t"] == "STAT":
+                return {"t": "STAT", "id": request_id, **memory_bytes()}
             if message["t"] != "FORK":
                 raise InvalidArgument("UNKNOWN_MESSAGE", f"a zygote knows no {message['t']!r}")
             pid = self._fork(message, received)
@@ -195,7 +155,7 @@ class Zygote:
         return {"t": "FORKED", "id": request_id, "pid": pid}
 
     def _fork(self, message: Message, received: list[int]) -> int:
-        from looseleaf.worker.child import Birth, become_worker
+        from looseleaf.worker.child import Birth
 
         if fields.integer(message, "v") != PROTOCOL_VERSION:
             raise InvalidArgument("PROTOCOL_VERSION", f"this zygote speaks version {PROTOCOL_VERSION}")
@@ -204,58 +164,31 @@ class Zygote:
         env = fields.mapping(message, "env", {})
         if not all(isinstance(value, str) for value in env.values()):
             raise InvalidArgument("FIELD_MALFORMED", "FORK's env must hold texts")
+        imports = fields.texts(message, "imports", [])
+        if not all(part.isidentifier() for name in imports for part in name.split(".")):
+            raise InvalidArgument("FIELD_MALFORMED", "FORK's imports must be names of modules")
+        kind = fields.text(message, "kind", "worker")
         channel, stdin, stdout, stderr = received
         birth = Birth(fields.text(message, "title"), env, channel, (stdin, stdout, stderr))
+        become = self._become(kind, birth, imports)
 
         def enter() -> NoReturn:
             self._control.forget()
-            become_worker(birth, self._inherited)
+            become()
 
         return fork_grandchild(enter)
 
+    def _become(self, kind: str, birth: Birth, imports: list[str]) -> Callable[[], NoReturn]:
+        """What the forked process is to do."""
+        from looseleaf.worker.child import become_worker
 
-def fork_grandchild(enter: Callable[[], NoReturn]) -> int:
-    """Runs `enter` in a new process whose parent is the nearest subreaper, the daemon; returns its pid.
-
-    The process in between exits at once, so the daemon and not the zygote learns how the worker ends. Raises OSError.
-    """
-    _flush_everything()
-    read_fd, write_fd = os.pipe()
-    try:
-        middle = os.fork()
-    except OSError:
-        close_fds((read_fd, write_fd))
-        raise
-    if middle == 0:
-        try:
-            worker = os.fork()
-            if worker == 0:
-                enter()
-            os.write(write_fd, _WORKER_PID.pack(worker, 0))
-        except OSError as error:
-            os.write(write_fd, _WORKER_PID.pack(0, error.errno or errno.EIO))
-        finally:
-            os._exit(0)
-    os.close(write_fd)
-    try:
-        data = os.read(read_fd, _WORKER_PID.size)
-    finally:
-        os.close(read_fd)
-        os.waitpid(middle, 0)
-    if len(data) != _WORKER_PID.size:
-        raise OSError(errno.EIO, "the process between a zygote and its worker ended early")
-    pid, error_number = _WORKER_PID.unpack(data)
-    if pid == 0:
-        raise OSError(error_number, os.strerror(error_number))
-    return int(pid)
-
-
-def _flush_everything() -> None:
-    # What lies in a buffer at a fork is written twice. Libraries may keep the streams that were there before ours.
-    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        if stream is not None:
-            stream.flush()
-    ctypes.CDLL(None).fflush(None)
+        if kind == "worker":
+            return lambda: become_worker(birth, self._inherited)
+        if kind == "zygote":
+            return lambda: become_node(birth, self._inherited, imports)
+        if kind == "probe":
+            return lambda: become_probe(birth, self._inherited, imports)
+        raise InvalidArgument("FIELD_MALFORMED", f"a zygote forks no {kind!r}")
 
 
 if __name__ == "__main__":

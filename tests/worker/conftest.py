@@ -56,6 +56,15 @@ def exit_code(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+def first_word(control: ControlSocket, importing: list[str]) -> dict[str, Any]:
+    """A zygote's READY or ERR; the names before it are added to `importing`."""
+    while True:
+        message, _ = control.recv(LIMIT_S)
+        if message["t"] != "IMPORTING":
+            return message
+        importing.append(message["name"])
+
+
 class ZygoteProcess:
     """A zygote exec'ed as the daemon does it."""
 
@@ -73,28 +82,53 @@ class ZygoteProcess:
         )
         theirs.close()
         self.control = ControlSocket(ours)
-        self.first, _ = self.control.recv(LIMIT_S)
+        # What it was about to import, in order.
+        self.importing: list[str] = []
+        self.first = first_word(self.control, self.importing)
+
+    def fork_node(self, *imports: str) -> ZygoteNode:
+        """A zygote that imports more on top of this one; it may have refused to serve."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            pid = self._fork(theirs, "ll-zygote:test", {}, kind="zygote", imports=list(imports))
+        return ZygoteNode(pid, ours)
 
     def fork(self, title: str = "ll-worker:test", **env: str) -> tuple[int, socket.socket]:
         """A worker: its pid and this end of its channel."""
         ours, theirs = socket.socketpair()
+        with theirs:
+            return self._fork(theirs, title, env), ours
+
+    def _fork(self, channel: socket.socket, title: str, env: dict[str, str], **more: Any) -> int:
         null = os.open(os.devnull, os.O_RDWR)
         try:
-            self.control.send(
-                {"t": "FORK", "v": 1, "id": 7, "title": title, "env": env}, [theirs.fileno(), null, null, 2]
-            )
+            message = {"t": "FORK", "v": 1, "id": 7, "title": title, "env": env, **more}
+            self.control.send(message, [channel.fileno(), null, null, 2])
             reply, _ = self.control.recv(LIMIT_S)
         finally:
             os.close(null)
-            theirs.close()
         assert reply["t"] == "FORKED", reply
         assert reply["id"] == 7
-        return reply["pid"], ours
+        return int(reply["pid"])
 
     def close(self) -> int:
         """Ends it by closing the control channel; its exit status."""
         self.control.close()
         return self.process.wait(LIMIT_S)
+
+
+class ZygoteNode(ZygoteProcess):
+    """A zygote that another one forked: a child of this process."""
+
+    def __init__(self, pid: int, control: socket.socket) -> None:
+        self.pid = pid
+        self.control = ControlSocket(control)
+        self.importing = []
+        self.first = first_word(self.control, self.importing)
+
+    def close(self) -> int:
+        self.control.close()
+        return exit_code(self.pid)
 
 
 class StateStore:
@@ -289,6 +323,13 @@ def zygote() -> Iterator[ZygoteProcess]:
     process = ZygoteProcess(HEAD_SET)
     yield process
     assert process.close() == 0
+
+
+@pytest.fixture(scope="session")
+def zygote_class() -> type[ZygoteProcess]:
+    """For zygotes that a module's tests share; their children become this process's."""
+    become_subreaper()
+    return ZygoteProcess
 
 
 @pytest.fixture(scope="session")

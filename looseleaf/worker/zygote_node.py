@@ -1,0 +1,98 @@
+"""A zygote that was forked from another one: it imports more and then serves as that one does (paper §3.3)."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn
+
+from looseleaf.checkpoint.module_code import BASELINE
+from looseleaf.environment import Environment
+from looseleaf.errors import LooseLeafError, PreconditionFailed, Unavailable
+from looseleaf.protocol.control import ControlSocket
+from looseleaf.protocol.frames import PROTOCOL_VERSION, Message, close_fds
+from looseleaf.worker.isolation import set_title
+from looseleaf.worker.probe_checks import thread_count
+from looseleaf.worker.thread_counts import loaded_thread_libraries
+from looseleaf.worker.zygote_imports import check_clean, import_head, known_modules, load_later, memory_bytes
+
+if TYPE_CHECKING:
+    from looseleaf.worker.child import Birth, Inheritance
+
+def become_node(birth: Birth, inherited: Inheritance, imports: Sequence[str]) -> NoReturn:
+    """Turns the forked process into a zygote on the control channel that came with it. Never returns, never raises."""
+    from looseleaf.worker.zygote import EXIT_UNCLEAN
+
+    status = EXIT_UNCLEAN
+    try:
+        os.setsid()
+        for number, fd in enumerate(birth.stdio_fds):
+            os.dup2(fd, number, inheritable=True)
+        close_fds({int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, birth.channel_fd})
+        set_title(birth.title)
+        status = _serve(ControlSocket(socket.socket(fileno=birth.channel_fd)), inherited, imports)
+    except BaseException:
+        os.write(2, traceback.format_exc().encode("utf-8", "replace"))
+    finally:
+        os._exit(status)
+
+
+def _serve(control: ControlSocket, inherited: Inheritance, imports: Sequence[str]) -> int:
+    """Imports, says so, serves until the daemon's end closes. The exit status: 3 if it may not serve."""
+    from looseleaf.worker.zygote import EXIT_UNCLEAN, Zygote
+
+    try:
+        ready, grown = _grow(control, inherited, imports)
+        control.send(ready)
+    except Unavailable:
+        return 0  # the daemon has given it up
+    except LooseLeafError as error:
+        verdict, culprit = error.fields.get("verdict", ""), error.fields.get("name", "")
+        text = {"t": "ERR", "id": 0, "errno": 0, "text": str(error), "verdict": verdict, "culprit": culprit}
+        control.send(text)
+        sys.stderr.write(f"{error}\n")
+        return EXIT_UNCLEAN
+    Zygote(control, grown).serve()
+    return 0
+
+
+def _grow(control: ControlSocket, inherited: Inheritance, imports: Sequence[str]) -> tuple[Message, Inheritance]:
+    _check_environment(inherited.environment_id)
+    own_fds = {control.fileno()}
+    with inherited.shell.builtin_trap:
+        imported, failed = import_head(
+            imports, own_fds, lambda name: control.send({"t": "IMPORTING", "name": name})
+        )  # fmt: skip
+        if failed:
+            name, error = failed[0]["name"], failed[0]["error"]
+            text = f"{name} cannot be imported: {error}"
+            raise PreconditionFailed("ZYGOTE_IMPORT_FAILED", text, name=name, verdict="error")
+        load_later(own_fds)
+    check_clean(imports[-1] if imports else "nothing", own_fds)
+    # What was installed while these were imported is not what its parent has.
+    _check_environment(inherited.environment_id)
+    BASELINE.begin()
+    gc.collect()
+    gc.freeze()
+    grown = replace(
+        inherited, imports=[*inherited.imports, *(item["name"] for item in imported)],
+        thread_libraries=loaded_thread_libraries(),
+    )  # fmt: skip
+    ready = {
+        "t": "READY", "v": PROTOCOL_VERSION, "imports": imported, "failed": failed, "threads": thread_count(),
+        "pid": os.getpid(), "environment_id": inherited.environment_id, "modules": known_modules(),
+        "private_bytes": memory_bytes()["private_bytes"],
+    }
+    return ready, grown
+
+
+def _check_environment(environment_id: str) -> None:
+    """Raises PreconditionFailed `ENVIRONMENT_CHANGED` if something was installed since the base began to import."""
+    if environment_id and Environment.here().identify() != environment_id:
+        text = "what is installed has changed since the first imports of this process"
+        raise PreconditionFailed("ENVIRONMENT_CHANGED", text)
