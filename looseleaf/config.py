@@ -184,6 +184,10 @@ class DaemonConfig(ServiceConfig):
     scheduler: str = Field(default="", description="address of the scheduler")
     frontend: str = Field(default="", description="address of the frontend")
     kernel_socket: Path = Field(default=Path(), description="socket for kernels; default kernel-<host>.sock")
+    tenant: str = Field(
+        default="default", pattern="^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$",
+        description="person or team whose sessions this host serves: the boundary of sharing and quotas at the store; "
+        "the hosts of one session have the same")
     device: DeviceKind = Field(default="none", description="what its GPUs are")
     gpus: int = Field(default=0, ge=0, le=64, description="number of GPUs to lend")
     cell_gpus: int | None = Field(

@@ -26,9 +26,10 @@ from looseleaf.checkpoint.manifest import (
 from looseleaf.checkpoint.memory import Block
 from looseleaf.checkpoint.paranoid import Shadows
 from looseleaf.checkpoint.payload_hashes import Hashed, hash_blocks, hash_bytes
+from looseleaf.checkpoint.session_size import session_full
 from looseleaf.checkpoint.state_io import StateIO
 from looseleaf.dirty_tracker import hash128
-from looseleaf.errors import Corrupt, Timeout, Unavailable
+from looseleaf.errors import CapacityExceeded, Corrupt, Timeout, Unavailable
 from looseleaf.ids import PayloadId, UnitId, Version
 from looseleaf.units import INLINE_UNIT_BYTES_MAX, REGION_BYTES
 
@@ -222,10 +223,10 @@ class VersionBuilder:
             self.moves.regions.setdefault(ref.region_id, (ref, partial(hashed.region, index)))
 
 
-def move(io: StateIO, moves: Moves) -> None:
+def move(io: StateIO, moves: Moves, session_bytes: int) -> None:
     """Puts what the store lacks; counts the bytes. Raises what the StateIO raises, nothing is committed then."""
     items = list(moves.regions.values())
-    missing = io.have_regions([ref for ref, _ in items]) if items else []
+    missing = io.have_regions([ref for ref, _ in items], session_bytes) if items else []
     if missing:
         io.put_regions(_counted(moves, (items[index] for index in missing)))
     if moves.units:
@@ -259,15 +260,25 @@ def commit(io: StateIO, manifest: Manifest) -> Manifest:
     return manifest if version == manifest.version else replace(manifest, version=version)
 
 
-def with_retry(build: Any, io: StateIO) -> Any:
-    """Makes the moves of the VersionBuilder that `build(copy_dirty)` gives; with copies if memory changed meanwhile."""
-    builder = build(False)
+def with_retry(
+    build: Callable[[bool], tuple[VersionBuilder, Manifest]], io: StateIO
+) -> tuple[VersionBuilder, Manifest]:
+    """Makes the moves of what `build(copy_dirty)` gives; with copies if memory changed meanwhile.
+
+    Raises what the StateIO raises; `SESSION_FULL` with the largest variables.
+    """
+    builder, manifest = build(False)
     try:
-        move(io, builder.moves)
+        move(io, builder.moves, manifest.logical_bytes())
     except Corrupt:
-        builder = build(True)
-        move(io, builder.moves)
-    return builder
+        builder, manifest = build(True)
+        move(io, builder.moves, manifest.logical_bytes())
+    except CapacityExceeded as error:
+        bytes_max = error.fields.get("available_bytes")
+        if error.reason != "SESSION_FULL" or type(bytes_max) is not int:
+            raise
+        raise session_full(manifest.logical_bytes(), bytes_max, manifest) from None
+    return builder, manifest
 
 
 def same_state(old: Manifest, new: Manifest) -> bool:

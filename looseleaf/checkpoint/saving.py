@@ -71,10 +71,12 @@ class Saving:
             for name, _ in tracker.variables()
             if name not in unsaved and (name in captured.roots or name in stored)
         }
-        builder: VersionBuilder = with_retry(
-            lambda copy_dirty: self._build(captured, roots, copy_dirty=copy_dirty), tracker.io
-        )
-        manifest = self._manifest_of(builder, roots, unsaved)
+
+        def build(copy_dirty: bool) -> tuple[VersionBuilder, Manifest]:
+            builder = self._build(captured, roots, copy_dirty=copy_dirty)
+            return builder, self._manifest_of(builder, roots, unsaved)
+
+        builder, manifest = with_retry(build, tracker.io)
         moves = builder.moves
         nothing_changed = self._base.version > 0 and same_state(self._base, manifest)
         tracker.on_commit()

@@ -27,8 +27,12 @@ class MappedBuffer(Protocol):
 class StateIO(Protocol):
     """Every call blocks; every failure is a LooseLeafError. Safe for use by one thread at a time."""
 
-    def have_regions(self, refs: Sequence[RegionRef]) -> list[int]:
-        """Indices into `refs` of the regions that must be put because nobody holds them yet, ascending."""
+    def have_regions(self, refs: Sequence[RegionRef], session_bytes: int = 0) -> list[int]:
+        """Indices into `refs` of the regions that must be put because nobody holds them yet, ascending.
+
+        `session_bytes`: of all variables of the version to come, 0 if that is not known. Raises CapacityExceeded if it
+        would not fit: `ARENA_FULL`, `SESSION_FULL`, `TENANT_FULL`, `STORE_FULL`; before any byte is read.
+        """
 
     def put_regions(self, items: Iterable[tuple[RegionRef, memoryview]]) -> None:
         """Stores the bytes; each view has `length_bytes` bytes and is read before the next item is asked for.

@@ -42,7 +42,7 @@ class StoreIO:
         self.manifest_bytes = 0
         self._store.sessions.open(session_id, create=True, raise_epoch=False, title="")
 
-    def have_regions(self, refs: Sequence[RegionRef]) -> list[int]:
+    def have_regions(self, refs: Sequence[RegionRef], session_bytes: int = 0) -> list[int]:
         """As `StateIO.have_regions`."""
         rows = self._store.regions.locate([_region(ref) for ref in refs])
         return [index for index, row in enumerate(rows) if row is None or not row.on_disk]

@@ -69,7 +69,7 @@ class LinkStateIO:
         # The newest version that is known to survive this host.
         self.durable_version = 0
 
-    def have_regions(self, refs: Sequence[RegionRef]) -> list[int]:
+    def have_regions(self, refs: Sequence[RegionRef], session_bytes: int = 0) -> list[int]:
         """Indices of the regions that the host arena lacks, ascending; a region named twice is reported once."""
         first: dict[bytes, int] = {}
         for index, ref in enumerate(refs):
@@ -78,7 +78,8 @@ class LinkStateIO:
         missing: list[int] = []
         for start in range(0, len(distinct), REGIONS_PER_MESSAGE_MAX):
             part = distinct[start : start + REGIONS_PER_MESSAGE_MAX]
-            body = {"regions": [_row(refs[index]) for index in part], "continues": start > 0}
+            rows = [_row(refs[index]) for index in part]
+            body = {"regions": rows, "continues": start > 0, "session_bytes": session_bytes}
             reply = self._ask("have_regions", body)
             for number in fields.integers(reply, "missing"):
                 if number >= len(part):

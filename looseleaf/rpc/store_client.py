@@ -43,6 +43,11 @@ class StoreClient:
         self._patience_s = restart_patience_s
         self._tenant = tenant
 
+    @property
+    def tenant(self) -> str:
+        """Whose units and regions it puts and gets."""
+        return self._tenant
+
     async def open_session(
         self, session_id: str, *, create: bool = False, raise_epoch: bool = False, title: str = ""
     ) -> cp.SessionHead:
@@ -156,6 +161,16 @@ class StoreClient:
             request = pb.LocateRegionsRequest(regions=map(_ref, part), tenant=self._tenant)
             found.extend((await self._unary(self._stub.LocateRegions, request)).locations)
         return found
+
+    async def admit_save(self, session_id: str, session_bytes: int, regions: Sequence[RegionKey]) -> None:
+        """Returns if a save would fit that makes the session's variables `session_bytes` and stores `regions`.
+
+        Raises CapacityExceeded `SESSION_FULL`, `TENANT_FULL` or `STORE_FULL`, NotFound `SESSION_UNKNOWN`. Of more
+        regions than one call names it looks at parts.
+        """
+        for part in list(_parts(regions)) or [()]:
+            request = pb.AdmitSaveRequest(session_id=session_id, session_bytes=session_bytes, regions=map(_ref, part))
+            await self._unary(self._stub.AdmitSave, request)
 
     async def forget_host(self, host_id: str) -> list[pb.SessionFallback]:
         """The host's arena is gone as a whole; returns the sessions whose newest version was lost with it."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from looseleaf.checkpoint.manifest import Manifest, decode_manifest
+from looseleaf.checkpoint.session_size import check_size
 from looseleaf.dirty_tracker import hash128
 from looseleaf.errors import InvalidArgument
 from looseleaf.ids import check_id
@@ -17,7 +18,6 @@ from looseleaf.services.checkpoint_store.core.commit import (
     RegionPlan,
     check_commit,
     check_manifest,
-    check_size,
     is_repeat,
     missing_error,
     plan_regions,

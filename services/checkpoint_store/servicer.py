@@ -172,6 +172,11 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
             for region, row in zip(regions, rows, strict=True)
         ])
 
+    async def AdmitSave(self, request: pb.AdmitSaveRequest, context: Any) -> pb.AdmitSaveResponse:
+        regions = _regions(request.regions)
+        await self._blocking(self._store.admission.check, request.session_id, request.session_bytes, regions)
+        return pb.AdmitSaveResponse()
+
     async def ForgetHostRegions(
         self, request: pb.ForgetHostRegionsRequest, context: Any
     ) -> pb.ForgetHostRegionsResponse:

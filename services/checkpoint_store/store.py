@@ -8,6 +8,7 @@ from pathlib import Path
 
 from looseleaf.clock import Clock, SystemClock
 from looseleaf.kv import KvBackend, open_kv, scan_all
+from looseleaf.services.checkpoint_store.admission import Admission
 from looseleaf.services.checkpoint_store.collector import Collector
 from looseleaf.services.checkpoint_store.commits import Commits
 from looseleaf.services.checkpoint_store.core import keys
@@ -64,6 +65,7 @@ class Store:
         self.commits = Commits(
             self.index, manifest_bytes_max=limits.manifest_bytes_max, session_bytes_max=limits.session_bytes_max
         )
+        self.admission = Admission(self.index, self.regions, self.usage, limits.session_bytes_max)
         self.hosts = Hosts(self.index)
         self.collector = Collector(
             self.index, self.files, self.usage,

@@ -29,6 +29,11 @@ def disk_bytes_of(row: RegionRow) -> int:
     return 0 if row.written_slot is None else blocks_of(row.length_bytes)
 
 
+def _fits(size_bytes: int, rooms: Mapping[str, int]) -> bool:
+    # What is there already needs no room, and is welcome on a full disk too.
+    return size_bytes <= max(0, min(rooms.values()))
+
+
 @dataclass(frozen=True)
 class UsageLimits:
     """Bytes of units and regions: of all, of one tenant (0: as many as of all); what of the disk stays free."""
@@ -82,21 +87,35 @@ class Usage:
         `available_bytes`, and say what to delete.
         """
         with self._lock:
-            # Asked under the lock: what arrives between the two would be counted as free and as no longer promised.
-            disk = os.statvfs(self._folder)
-            disk_bytes = disk.f_bavail * disk.f_frsize - self._limits.disk_free_bytes_min
-            rooms = {
-                "tenant": self.tenant_bytes_max - self._used[tenant],
-                "store": self.bytes_max - self._used_bytes,
-                "disk": disk_bytes - self._promised_bytes,
-            }
-            # What is there already needs no room, and is welcome on a full disk too.
-            if size_bytes <= max(0, min(rooms.values())):
+            rooms = self._rooms(tenant)
+            if _fits(size_bytes, rooms):
                 self._used[tenant] += size_bytes
                 self._used_bytes += size_bytes
                 self._promised_bytes += size_bytes if later else 0
                 return
         raise self._full(tenant, size_bytes, rooms)
+
+    def fits(self, tenant: bytes, size_bytes: int) -> bool:
+        """Whether `reserve` would take the bytes now."""
+        with self._lock:
+            return _fits(size_bytes, self._rooms(tenant))
+
+    def check(self, tenant: bytes, size_bytes: int) -> None:
+        """Raises as `reserve`; counts nothing."""
+        with self._lock:
+            rooms = self._rooms(tenant)
+        if not _fits(size_bytes, rooms):
+            raise self._full(tenant, size_bytes, rooms)
+
+    def _rooms(self, tenant: bytes) -> dict[str, int]:
+        # Asked under the lock: what arrives between the two would be counted as free and as no longer promised.
+        disk = os.statvfs(self._folder)
+        disk_bytes = disk.f_bavail * disk.f_frsize - self._limits.disk_free_bytes_min
+        return {
+            "tenant": self.tenant_bytes_max - self._used[tenant],
+            "store": self.bytes_max - self._used_bytes,
+            "disk": disk_bytes - self._promised_bytes,
+        }
 
     def arrived(self, size_bytes: int) -> None:
         """Of the bytes reserved for later so many are written now, or never will be."""

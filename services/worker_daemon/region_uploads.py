@@ -71,6 +71,7 @@ class RegionUploads:
         fds = [self._regions.arena.readonly_fd(number) for number in numbers]
         return pb.TakeRegionsRequest(
             pid=os.getpid(),
+            tenant=self._store.tenant,
             segments=[pb.MemorySegment(fd=fd, inode=os.fstat(fd).st_ino) for fd in fds],
             regions=[
                 pb.SharedRegion(

@@ -67,7 +67,7 @@ class _Builder:
         self.config = service.config
         self.host_id = HostId(self.config.host_id)
         store_channel = service.open_channel(self.config.store, peer="store")
-        self.store = StoreClient(store_channel)
+        self.store = StoreClient(store_channel, tenant=self.config.tenant)
         self.scheduler: Any = SchedulerServiceStub(service.open_channel(self.config.scheduler, peer="scheduler"))
         self.peers = Peers(service.open_channel)
         self.reaper = Reaper()
@@ -115,7 +115,8 @@ class _Builder:
 
     def _requests(self, owner: StateOwner) -> StateRequests:
         return StateRequests(
-            owner, self.regions, self.store, self.host_id, self.config.ring_bytes, self.durability.add, self.units
+            owner, self.regions, self.store, self.host_id, self.config.ring_bytes, self.durability.add,
+            self.config.durability != "staged", self.units,
         )
 
     async def build(self) -> Sequence[Registration]:

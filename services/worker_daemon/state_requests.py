@@ -61,6 +61,8 @@ class StateRequests:
     host_id: str
     ring_bytes: int
     on_staged: Callable[[SessionId, Version, list[RegionKey]], None]
+    # Whether what is staged goes to the store's disk soon, so that a save must fit there.
+    stores_soon: bool = True
     # One for all connections.
     units: UnitCache = field(default_factory=UnitCache)
     _ring: Ring | None = None
@@ -115,16 +117,30 @@ class StateRequests:
         """Indices of the regions that this host lacks; the others stay here until the next commit.
 
         When it returns there is room for those that lack, and with `continues` for those of the asks that it goes on
-        from. Raises CapacityExceeded `ARENA_FULL` if none came in time; then there is none for these either.
+        from, and the version of `session_bytes` to come is within all quotas. Raises CapacityExceeded `ARENA_FULL` if
+        no room came in time, `SESSION_FULL`, `TENANT_FULL` or `STORE_FULL`; then there is none for these either.
         """
+        session_id = self._session()
         keys = region_keys(body)
         continues = fields.boolean(body, "continues", False)
+        session_bytes = fields.integer(body, "session_bytes", 0)
         async with self._admission:
             missing = self.regions.missing(keys, self._save)
+            if missing:
+                new = [keys[index] for index in missing] if self.stores_soon else []
+                await self._admit_at_store(session_id, session_bytes, new)
             self._asks += 1
             self._slots_asked = len(missing) + (self._slots_asked if continues else 0)
             await self.regions.admit(self._save, self._slots_asked)
         return Reply({"missing": missing})
+
+    async def _admit_at_store(self, session_id: SessionId, session_bytes: int, new: list[RegionKey]) -> None:
+        try:
+            await self.store.admit_save(session_id, session_bytes, new)
+        except BaseException:
+            self.regions.end_save(self._save)
+            self.regions.unpin(self._save)
+            raise
 
     async def ring(self, _body: Body, _fds: list[int]) -> Reply:
         """The connection's shared ring, made at the first ask."""

@@ -28,7 +28,7 @@ class DirectoryIO:
             (self.root / name).mkdir(parents=True, exist_ok=True)
         self.put_bytes = 0
 
-    def have_regions(self, refs):
+    def have_regions(self, refs, session_bytes=0):
         return [i for i, ref in enumerate(refs) if not self._region(ref).exists()]
 
     def put_regions(self, items):
@@ -212,7 +212,7 @@ class MemoryIO(DirectoryIO):
         self.regions: dict[bytes, bytes] = {}
         self.versions: list[bytes] = []
 
-    def have_regions(self, refs):
+    def have_regions(self, refs, session_bytes=0):
         return [i for i, ref in enumerate(refs) if ref.region_id not in self.regions]
 
     def put_regions(self, items):

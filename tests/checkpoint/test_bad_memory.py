@@ -43,7 +43,7 @@ class TightIO(MemoryIO):
     def commit(self, *args):
         return self._call("commit", *args)
 
-    def have_regions(self, refs):
+    def have_regions(self, refs, session_bytes=0):
         return self._call("have_regions", refs)
 
 

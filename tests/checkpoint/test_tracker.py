@@ -385,3 +385,21 @@ cell("import functools\\n@functools.lru_cache\\ndef f(x): return x\\nf(1); g = {
 result = save().notes
 """)
     assert result == ["CACHE_DROPPED f"]
+
+
+def test_save_beyond_the_sessions_size_is_refused_before_a_byte_moves_and_names_the_largest_variables(process):
+    assert process("""
+from looseleaf.errors import CapacityExceeded
+cell("import numpy as np; a, b = np.zeros(100_000), np.ones(400_000)")
+asked, moved = [], []
+def full(refs, session_bytes=0):
+    asked.append(session_bytes)
+    raise CapacityExceeded("SESSION_FULL", "too large", needed_bytes=session_bytes, available_bytes=1_000_000)
+have_regions, io.have_regions = io.have_regions, full
+io.put_regions = io.put_units = io.commit = lambda *_: moved.append(1)
+try:
+    save()
+except CapacityExceeded as error:
+    result = [error.reason, error.fields["largest_variables"][:2], error.fields["available_bytes"],
+              error.fields["needed_bytes"] == asked[0] >= 4_000_000, moved, tracker.version]
+""") == ["SESSION_FULL", ["b", "a"], 1_000_000, True, [], 0]

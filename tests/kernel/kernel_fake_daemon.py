@@ -82,7 +82,7 @@ class StoreIO:
         self.store = store
         self.durable_version = 0
 
-    def have_regions(self, refs: Sequence[Any]) -> list[int]:
+    def have_regions(self, refs: Sequence[Any], session_bytes: int = 0) -> list[int]:
         return [i for i, ref in enumerate(refs) if bytes(ref.region_id) not in self.store.regions]
 
     def put_regions(self, items: Iterable[tuple[Any, memoryview]]) -> None:

@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from looseleaf.errors import CapacityExceeded, Conflict, InvalidArgument, PreconditionFailed
+from looseleaf.errors import Conflict, InvalidArgument, PreconditionFailed
 from looseleaf.services.checkpoint_store.core.rows import RegionRow, SessionRow, VersionRow
-from looseleaf.units import format_bytes
 
 if TYPE_CHECKING:
     from looseleaf.checkpoint.manifest import Manifest
 
 # How many missing objects an error names; the count is always exact.
 NAMED_IN_ERROR_MAX: Final = 16
-NAMED_LARGEST_MAX: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,34 +46,6 @@ def check_manifest(manifest: Manifest, request: CommitRequest) -> None:
         if inside != outside:
             text = f"the manifest says {name} {inside!r}, the request {outside!r}; nothing was stored"
             raise InvalidArgument("MANIFEST_MISMATCH", text, field=name)
-
-
-def check_size(manifest: Manifest, bytes_max: int) -> None:
-    """Raises CapacityExceeded `SESSION_FULL` for a state of more than `bytes_max` (0: any size fits).
-
-    It names the variables whose own memory is largest; memory that they share is counted for each.
-    """
-    needed_bytes = manifest.logical_bytes()
-    if not 0 < bytes_max < needed_bytes:
-        return
-    sizes = {name: _bytes_of(manifest, name) for name in manifest.roots}
-    largest = sorted(sizes, key=lambda name: (-sizes[name], name))[:NAMED_LARGEST_MAX]
-    named = ", ".join(f"{name} ({format_bytes(sizes[name])})" for name in largest)
-    text = (
-        f"the session's variables take {format_bytes(needed_bytes)}, more than the {format_bytes(bytes_max)} that a "
-        f"session may have; nothing was saved, the last version is valid: delete some (the largest: {named or 'none'}) "
-        "or raise session_bytes_max"
-    )
-    raise CapacityExceeded(
-        "SESSION_FULL", text, needed_bytes=needed_bytes, available_bytes=bytes_max, largest_variables=largest
-    )
-
-
-def _bytes_of(manifest: Manifest, name: str) -> int:
-    closure = manifest.closure([name], follow_globals=False)
-    payloads = [manifest.payloads[payload_id] for payload_id in closure.payloads]
-    payload_bytes = sum(payload.size_bytes for payload in payloads if not payload.is_lazy)
-    return payload_bytes + sum(manifest.units[unit_id].size_bytes for unit_id in closure.units)
 
 
 def is_repeat(request: CommitRequest, existing: VersionRow | None) -> bool:

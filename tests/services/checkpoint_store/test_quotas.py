@@ -20,7 +20,7 @@ from looseleaf.checkpoint.manifest import (
     encode_manifest,
 )
 from looseleaf.dirty_tracker import hash128
-from looseleaf.errors import CapacityExceeded, Unavailable
+from looseleaf.errors import CapacityExceeded, NotFound, Unavailable
 from looseleaf.ids import Epoch, ExecutionId, PayloadId, SessionId, UnitId, Version
 from looseleaf.services.checkpoint_store.regions import Region
 from looseleaf.services.checkpoint_store.store import Store, StoreLimits, open_store
@@ -221,3 +221,31 @@ async def test_turns_run_some_let_some_wait_and_refuse_the_rest() -> None:
     go_on.set()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert (entered, turns.waiting) == ([0, 2], 0)
+
+
+
+def test_save_is_admitted_only_within_the_room_of_its_tenant(small: Store) -> None:
+    Saver(small)
+    upload = small.regions.begin_upload()
+    upload.add([region(1)])
+    upload.finish()
+    small.admission.check("s1", 10 * MIB, [region(2)[0]])
+    # What is on the disk already needs no room.
+    small.admission.check("s1", 10 * MIB, [region(1)[0], region(2)[0]])
+    with pytest.raises(CapacityExceeded, match="TENANT_FULL") as caught:
+        small.admission.check("s1", 10 * MIB, [region(number)[0] for number in (1, 2, 3)])
+    assert (caught.value.fields["needed_bytes"], caught.value.fields["available_bytes"]) == (4 * MIB, 2 * MIB)
+    small.admission.check("s1", 0, [])
+    assert small.usage.used_bytes == REGION_BYTES, "an ask takes no room"
+
+
+def test_save_of_too_large_a_session_is_not_admitted(tmp_path: Path) -> None:
+    store = open_store(tmp_path, StoreLimits(session_bytes_max=3 * MIB), kind="memory")
+    Saver(store)
+    store.admission.check("s1", 3 * MIB, [])
+    with pytest.raises(CapacityExceeded, match="SESSION_FULL") as caught:
+        store.admission.check("s1", 3 * MIB + 1, [])
+    assert (caught.value.fields["needed_bytes"], caught.value.fields["available_bytes"]) == (3 * MIB + 1, 3 * MIB)
+    with pytest.raises(NotFound, match="SESSION_UNKNOWN"):
+        store.admission.check("s2", 0, [])
+    store.close()

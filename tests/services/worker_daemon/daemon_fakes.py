@@ -218,6 +218,7 @@ class FakeForker:
 class FakeStore:
     """The store's answers in memory; `errors[method]` are raised first."""
 
+    tenant: str = "team"
     head: int = 0
     epoch: int = 1
     committed_durable: bool = False
@@ -226,6 +227,7 @@ class FakeStore:
     units: dict[bytes, bytes] = field(default_factory=dict)
     marked: list[int] = field(default_factory=list)
     errors: dict[str, list[LooseLeafError]] = field(default_factory=dict)
+    admitted: list[tuple[str, int, list[RegionKey]]] = field(default_factory=list)
     # A test may hold commits here.
     may_commit: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -241,6 +243,10 @@ class FakeStore:
         self._fail("commit")
         self.head = request["parent"] + 1
         return self.head, self.committed_durable
+
+    async def admit_save(self, session_id: str, session_bytes: int, regions: Sequence[RegionKey]) -> None:
+        self._fail("admit_save")
+        self.admitted.append((session_id, session_bytes, list(regions)))
 
     async def put_units(self, units: Sequence[tuple[bytes, bytes]]) -> int:
         self._fail("put_units")

@@ -20,6 +20,7 @@ class Shared:
     async def TakeRegions(self, request: Any, *, timeout_s: float) -> None:
         if self.errors:
             raise self.errors.pop(0)
+        assert request.tenant == "team"
         self.taken += [item.region.region_id for item in request.regions]
 
 

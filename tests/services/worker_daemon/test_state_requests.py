@@ -355,3 +355,24 @@ async def test_connection_without_a_session_may_ask_for_no_state(parts: Parts, k
 async def test_manifest_of_another_session_is_refused(parts: Parts, peer: Peer) -> None:
     with pytest.raises(InvalidArgument, match="MANIFEST_FOREIGN"):
         await peer.commit(session=SessionId("s-2"))
+
+
+async def test_save_that_the_store_would_refuse_copies_nothing_and_holds_nothing(parts: Parts, peer: Peer) -> None:
+    await peer.put(1)
+    full = CapacityExceeded("TENANT_FULL", "the tenant is full", needed_bytes=7, available_bytes=3)
+    parts.store.errors["admit_save"] = [full]
+    with pytest.raises(CapacityExceeded, match="TENANT_FULL"):
+        await peer.ask("have_regions", regions=rows(1, 2, 3), session_bytes=99)
+    assert parts.regions.room.reserved == 0
+    assert parts.regions.table.pinned(peer.requests._save) == []
+    assert await peer.ask("have_regions", regions=rows(2, 3), session_bytes=99) == {"missing": [0, 1]}
+    assert parts.store.admitted == [(SESSION, 99, keys(2, 3))]
+
+
+async def test_store_is_asked_for_no_room_that_a_save_does_not_need(parts: Parts, peer: Peer) -> None:
+    await peer.put(1)
+    await peer.ask("have_regions", regions=rows(1), session_bytes=99)
+    assert parts.store.admitted == []
+    peer.requests.stores_soon = False
+    await peer.ask("have_regions", regions=rows(1, 2), session_bytes=99)
+    assert parts.store.admitted == [(SESSION, 99, [])]

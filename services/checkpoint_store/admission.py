@@ -1,0 +1,38 @@
+"""Whether a save would fit, asked before any of its bytes is copied; what comes then is still checked as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from looseleaf.checkpoint.session_size import session_full
+from looseleaf.ids import check_id
+from looseleaf.services.checkpoint_store.index import StoreIndex
+from looseleaf.services.checkpoint_store.regions import Region, Regions
+from looseleaf.services.checkpoint_store.usage import Usage, blocks_of
+
+
+class Admission:
+    """Quotas of a session and of its tenant, for a save that has not begun. It promises nothing: two may both fit."""
+
+    def __init__(self, index: StoreIndex, regions: Regions, usage: Usage, session_bytes_max: int) -> None:
+        self._index = index
+        self._regions = regions
+        self._usage = usage
+        self._session_bytes_max = session_bytes_max
+
+    def check(self, session_id: str, session_bytes: int, regions: Sequence[Region]) -> None:
+        """Returns if a version of `session_bytes` that puts `regions`, each named once, on the disk would fit now.
+
+        What is on the disk already needs no room. Raises CapacityExceeded `SESSION_FULL`, `TENANT_FULL` or `STORE_FULL`
+        with `needed_bytes` and `available_bytes`, NotFound `SESSION_UNKNOWN`, InvalidArgument as `Region.check`.
+        """
+        check_id("session", session_id)
+        tenant = self._index.session(session_id).tenant
+        if 0 < self._session_bytes_max < session_bytes:
+            raise session_full(session_bytes, self._session_bytes_max)
+        if self._usage.fits(tenant, sum(blocks_of(region.length_bytes) for region in regions)):
+            return
+        # Only then row by row: what most saves write fits by far.
+        rows = self._regions.locate(regions, tenant)
+        fresh = [region for region, row in zip(regions, rows, strict=True) if row is None or not row.on_disk]
+        self._usage.check(tenant, sum(blocks_of(region.length_bytes) for region in fresh))
