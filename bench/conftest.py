@@ -19,6 +19,7 @@ from looseleaf.worker.thread_counts import THREAD_VARIABLES
 
 # The default of a cluster.
 KEPT_WARM_S = 300.0
+PREPARATIONS_FILE = "preparations"
 LOAD_BEFORE = machine.load_average()
 
 
@@ -67,14 +68,17 @@ def one_thread() -> Iterator[None]:
 def storage_cluster(tmp_path_factory: pytest.TempPathFactory, one_thread: None, smoke: bool) -> Iterator[Any]:
     """A one-machine cluster whose arena holds three of the largest states.
 
-    In a smoke run it is the only one, and keeps no completed worker, as `test_first_output` wants it.
+    Its scheduler notes each request for a preparation in `PREPARATIONS_FILE` of the data folder. In a smoke run it is
+    the only one, and keeps no completed worker, as `test_first_output` wants it.
     """
     from looseleaf.local.cluster import LocalCluster
     from looseleaf.units import GIB
 
     folder = tmp_path_factory.mktemp("storage")
+    scheduler = [sys.executable, str(Path(__file__).parent / "noting_scheduler.py"), str(folder / PREPARATIONS_FILE)]
     with LocalCluster.start(
-        data=folder, gpus=1, device="emulated", emulated_delays=False, arena_bytes=3 * GIB, log_level="warning",
+        data=folder, commands={"scheduler": scheduler}, gpus=1, device="emulated", emulated_delays=False,
+        arena_bytes=3 * GIB, log_level="warning",
         keep_warm_s=0.0 if smoke else KEPT_WARM_S,
     ) as running:  # fmt: skip
         yield running

@@ -6,8 +6,10 @@ import queue
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from jupyter_client.manager import KernelManager
@@ -90,6 +92,24 @@ class Kernel:
             raise RuntimeError(f"the cell failed: {reply['content']}")
         cell.report = reply["metadata"].get("looseleaf", {})
         return cell
+
+    @contextmanager
+    def running(self, source: str, end: Path) -> Iterator[None]:
+        """While a cell runs that shows something when it has begun, and ends once the file `end` is there."""
+        message_id = self._client.execute(source)
+        self._await_iopub(message_id, lambda message: message["msg_type"] == "stream")
+        yield
+        end.touch()
+        self._await_iopub(message_id, lambda message: message["content"].get("execution_state") == "idle")
+        reply = self._client.get_shell_msg(timeout=CELL_LIMIT_S)
+        if reply["content"]["status"] != "ok":
+            raise RuntimeError(f"the cell failed: {reply['content']}")
+
+    def _await_iopub(self, message_id: str, wanted: Callable[[dict[str, Any]], bool]) -> None:
+        while True:
+            message = self._client.get_iopub_msg(timeout=CELL_LIMIT_S)
+            if message["parent_header"].get("msg_id") == message_id and wanted(message):
+                return
 
     def reply_s(self, source: str) -> float:
         """Seconds to the reply of a cell without outputs, which are not waited for."""

@@ -4,14 +4,16 @@ A cell is typed a few characters at a time into a session of 200 variables, whos
 model on the virtual GPU. What arrives is taken by a scheduler in this process that answers at once: nothing of a
 preparation is in the figure. Edits that need no worker, as before the cell names anything, are not counted.
 
-The kernel's hop is measured with cells that need no worker: what a page's message takes to the kernel, its daemon and
-the cluster's own frontend, and back with the answer, which is more than the way to a prepare request.
+The whole way is measured on a cluster as people have it, with the message that a page sends on the kernel's control
+channel: to the answer for a cell that needs no worker, and to the prepare request at the scheduler for one that needs
+one. Both while the notebook is idle and while one of its GPU cells runs.
 """
 
 from __future__ import annotations
 
 import ast
 import asyncio
+import itertools
 import os
 import subprocess
 import sys
@@ -23,7 +25,9 @@ from typing import Any
 
 import pytest
 from alternating import Rounds, Target, alternate, publish
+from conftest import PREPARATIONS_FILE
 from kernels import Kernel
+from noting_scheduler import noted_since
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from looseleaf.kernel.install import kernel_spec
@@ -40,7 +44,9 @@ CHARS_PER_EDIT = 4
 # A pause between keystrokes that asks for a recipe (labextension); without one every edit would find a warm processor.
 PAUSE_S = 0.02
 EDIT, PARSED, CALL = "edit", "edit that parses", "one call"
-AT_KERNEL = "keystroke at the kernel"
+ANSWERED, ORDERED = "keystroke at the kernel to its answer", "keystroke at the kernel to its prepare request"
+IDLE, BESIDE = "idle", "beside a GPU cell"
+AT_KERNEL = [f"{what}, {when}" for what in (ANSWERED, ORDERED) for when in (IDLE, BESIDE)]
 KEYSTROKES = 30
 TARGET = Target("time_s", 0.050, "p95 <= 50 ms", tail=True)
 SETUP = """
@@ -77,6 +83,14 @@ for epoch in range(3):
 """
 
 
+BUSY = """%%gpu
+import pathlib, time
+print("begun", flush=True)
+while not pathlib.Path({end!r}).exists():
+    time.sleep(0.01)
+"""
+
+
 def parses(text: str) -> bool:
     """Whether Python can read the text; two thirds of what is half typed it cannot."""
     try:
@@ -102,12 +116,14 @@ class ScriptedScheduler(SchedulerServiceServicer):
 class Typist:
     """Types into the frontend; its loop is also the scheduler's."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, address: str, scheduler: str) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, address: str, scheduler: str, kernel: Kernel, noted: Path
+    ) -> None:
         self._loop = loop
+        self._kernel, self._noted = kernel, noted
         self._address, self._listen = address, scheduler
         self._scheduler = ScriptedScheduler()
         self._edits = 0
-        self.kernel: Kernel | None = None
 
     async def open(self) -> None:
         self._server = RpcServer(self._listen)
@@ -149,18 +165,31 @@ class Typist:
                     found[PARSED].append(came_s - began_s)
         return found
 
-    def at_kernel(self, keystrokes: int) -> list[float]:
-        """Seconds from a page's message to its answer, for a cell that needs no worker."""
-        assert self.kernel is not None
-        found = []
+    def at_kernel(self, keystrokes: int, end: Path) -> dict[str, list[float]]:
+        """Seconds from a page's message to what comes of it, by AT_KERNEL; `end` is a file that is not there yet."""
+        found = {f"{what}, {IDLE}": values for what, values in self._edit_cells(keystrokes).items()}
+        with self._kernel.running(BUSY.format(end=str(end)), end):
+            beside = self._edit_cells(keystrokes)
+        return found | {f"{what}, {BESIDE}": values for what, values in beside.items()}
+
+    def _edit_cells(self, keystrokes: int) -> dict[str, list[float]]:
+        found: dict[str, list[float]] = {ANSWERED: [], ORDERED: []}
         for _ in range(keystrokes):
-            time.sleep(PAUSE_S)
             self._edits += 1
-            source, began_s = f"x = [v3, f5(np.ones({self._edits}))]", time.perf_counter()
-            answer = self.kernel.prepare(source)
-            found.append(time.perf_counter() - began_s)
+            answer, began_s = self._edit(f"x = [v3, f5(np.ones({self._edits}))]")
+            found[ANSWERED].append(time.perf_counter() - began_s)
             assert answer["status"] == "ok" and "needs no worker" in answer["skipped_reason"], answer
+            answer, began_s = self._edit(f"y = model(batches[{self._edits} % 8][0].to(device))")
+            # It is there: the answer comes after what the scheduler says.
+            came_s = noted_since(self._noted, began_s)
+            assert answer["recipe"]["label"] == "gpu" and came_s, answer
+            found[ORDERED].append(came_s[0] - began_s)
         return found
+
+    def _edit(self, source: str) -> tuple[dict[str, Any], float]:
+        time.sleep(PAUSE_S)
+        began_s = time.perf_counter()
+        return self._kernel.prepare(source), began_s
 
     def call(self) -> float:
         """Seconds for one call of the frontend that derives nothing."""
@@ -193,32 +222,33 @@ def typist(tmp_path_factory: pytest.TempPathFactory, storage_cluster: Any, one_t
         stack.callback(process.terminate)
         loop = asyncio.new_event_loop()
         stack.callback(loop.close)
-        made = Typist(loop, address, scheduler)
+        made = Typist(loop, address, scheduler, kernel, Path(storage_cluster.record.data) / PREPARATIONS_FILE)
         loop.run_until_complete(made.open())
-        made.kernel = kernel
         stack.callback(lambda: loop.run_until_complete(made.close()))
         yield made
 
 
 @pytest.fixture(scope="module")
-def rounds(typist: Typist, smoke: bool) -> Rounds:
+def rounds(typist: Typist, smoke: bool, tmp_path_factory: pytest.TempPathFactory) -> Rounds:
     text = TYPED[:120] if smoke else TYPED
+    ends = (tmp_path_factory.mktemp("ends") / str(number) for number in itertools.count())
     found = alternate(
         {
             "typed": lambda: typist.type(text),
             CALL: lambda: [typist.call() for _ in range(2 if smoke else KEYSTROKES)],
-            AT_KERNEL: lambda: typist.at_kernel(2 if smoke else KEYSTROKES),
+            "kernel": lambda: typist.at_kernel(2 if smoke else KEYSTROKES, next(ends)),
         },
         rounds=1 if smoke else ROUNDS, warmup_rounds=0 if smoke else 1,
     )  # fmt: skip
     for kind in (EDIT, PARSED):
         found.series[kind] = found.series[f"typed/{kind}"]
+    for kind in AT_KERNEL:
+        found.series[kind] = found.series[f"kernel/{kind}"]
     return found
 
 
-@pytest.mark.parametrize("kind", [EDIT, PARSED, AT_KERNEL])
+@pytest.mark.parametrize("kind", [EDIT, PARSED, *AT_KERNEL])
 def test_edit_to_prepare_request(benchmark: BenchmarkFixture, rounds: Rounds, kind: str) -> None:
     assert len(rounds.values_s(EDIT)) > len(rounds.values_s(PARSED)) > 0
-    to = "the answer that it needs no worker" if kind == AT_KERNEL else "its prepare request at the scheduler"
-    what = f"{kind}, to {to}"
+    what = kind if kind in AT_KERNEL else f"{kind} at the frontend, to its prepare request at the scheduler"
     publish(benchmark, rounds, kind, what, (CALL, None), (None, TARGET), edits=len(rounds.values_s(kind)))
