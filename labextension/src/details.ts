@@ -20,6 +20,8 @@ export class Details extends Widget {
   ) {
     super();
     this.addClass('ll-Details');
+    this.node.setAttribute('role', 'dialog');
+    this.node.setAttribute('aria-label', 'LooseLeaf: the GPU of this notebook');
     const label = document.createElement('label');
     this._switch.type = 'checkbox';
     this._switch.addEventListener('change', () => {
@@ -32,7 +34,7 @@ export class Details extends Widget {
     this._show();
   }
 
-  /** Shows it beside `anchor`, where there is room, until Escape or a click elsewhere. */
+  /** Shows it beside `anchor`, where there is room, until Escape, which goes back to `anchor`, or a click elsewhere. */
   open(anchor: HTMLElement): void {
     Widget.attach(this, document.body);
     const place = anchor.getBoundingClientRect();
@@ -41,12 +43,18 @@ export class Details extends Widget {
     this.node.style.left = `${Math.max(0, Math.min(place.left, window.innerWidth - this.node.offsetWidth))}px`;
     this._closer = event => {
       const inside = event.target instanceof Node && (this.node.contains(event.target) || anchor.contains(event.target));
-      if (event instanceof KeyboardEvent ? event.key === 'Escape' : !inside) {
+      if (event instanceof KeyboardEvent) {
+        if (event.key === 'Escape') {
+          anchor.focus();
+          this.dispose();
+        }
+      } else if (!inside) {
         this.dispose();
       }
     };
     document.addEventListener('click', this._closer);
     document.addEventListener('keydown', this._closer);
+    this._switch.focus();
   }
 
   override dispose(): void {

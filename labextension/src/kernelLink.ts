@@ -38,9 +38,9 @@ export class KernelLink {
     return this._told;
   }
 
-  /** The connection has come back: answers and states may have been lost. */
-  get reconnected(): ILuminoSignal<this, void> {
-    return this._reconnected;
+  /** The connection is lost, or has come back: answers and states may have been lost meanwhile. */
+  get connection(): ILuminoSignal<this, 'lost' | 'back'> {
+    return this._connection;
   }
 
   /** The reply of a cell came, with its figures. */
@@ -124,15 +124,18 @@ export class KernelLink {
   }
 
   private _onConnection(_: unknown, status: Kernel.ConnectionStatus): void {
+    const wasLost = this._reconnects.lost;
     if (this._reconnects.seen(status)) {
-      this._reconnected.emit();
+      this._connection.emit('back');
+    } else if (this._reconnects.lost && !wasLost) {
+      this._connection.emit('lost');
     }
   }
 
   private readonly _page = UUID.uuid4();
   private readonly _runs = new Map<string, string>();
   private readonly _reconnects: Reconnects;
-  private readonly _reconnected = new Signal<this, void>(this);
+  private readonly _connection = new Signal<this, 'lost' | 'back'>(this);
   private readonly _told = new Signal<this, IState>(this);
   private readonly _reported = new Signal<
     this,

@@ -48,11 +48,28 @@ export function stateLabel(state: IState, forS: number): string {
       return 'worker lost';
     case 'offline':
       return 'offline (CPU only)';
+    case 'disconnected':
+      return 'no connection to the kernel';
     case 'released':
       return 'released';
     default:
       return String((state as { state: unknown }).state);
   }
+}
+
+/**
+ * What a screen reader says of a new state, without figures that grow. Empty for what comes and goes while somebody
+ * types, and for what a cell's own output tells.
+ */
+export function spokenLabel(state: IState): string {
+  if (state.state === 'running') {
+    return `GPU: running${device(state)}`;
+  }
+  if (!['queued', 'held', 'lost', 'offline', 'disconnected'].includes(state.state)) {
+    return '';
+  }
+  const reason = stateReason(state);
+  return `GPU: ${stateLabel(state, 0)}${reason ? `, ${reason}` : ''}`;
 }
 
 /** Whether the label of this state grows with time. */

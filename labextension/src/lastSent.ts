@@ -42,11 +42,16 @@ export class LastSent {
   private _newest: Promise<IReply> | null = null;
 }
 
-/** Tells when a connection to a kernel has come back: what the kernel pushed meanwhile was lost. */
+/** Tells when a connection to a kernel is lost, and when it has come back: what the kernel pushed meanwhile was lost. */
 export class Reconnects {
   /** `status`: of the connection now. A first connection is none that comes back. */
   constructor(status: string) {
     this._connected = status === 'connected';
+  }
+
+  /** Whether there was a connection and is none now. */
+  get lost(): boolean {
+    return this._lost;
   }
 
   /** Whether the connection has come back with this change. */

@@ -23,6 +23,8 @@ import type { Settings } from './settings';
 import { SignalQueue } from './signalQueue';
 
 const RELEASED: IState = { state: 'released' };
+const LOST = 'the connection is lost; the page tries to get it back. Cells that run go on';
+const DEAD = 'the kernel has ended; restart it to go on';
 
 /** Watches a panel until that is disposed. Does nothing while the panel's kernel is none of ours. */
 export class NotebookWatch {
@@ -91,7 +93,7 @@ export class NotebookWatch {
     const kernel = new KernelLink(connection);
     this._kernel = kernel;
     kernel.told.connect((_, state) => this._setState(state));
-    kernel.reconnected.connect(() => this._reconnected());
+    kernel.connection.connect((_, now) => (now === 'back' ? this._reconnected() : this._unheard(LOST)));
     kernel.reported.connect((_, told) => this._report(told.cellId, told.report));
     this._setState({ ...RELEASED });
     this._hello();
@@ -116,6 +118,9 @@ export class NotebookWatch {
       } else {
         void this._link(session);
       }
+    } else if (status === 'dead' && this._kernel !== null) {
+      this._queue.reset();
+      this._unheard(DEAD);
     }
   }
 
@@ -124,6 +129,14 @@ export class NotebookWatch {
     this._sinceMs = performance.now();
     this._lastChange = -1;
     this._lastSent.forget();
+    this.changed.emit();
+  }
+
+  // Whatever was told last may be true no more.
+  private _unheard(reason: string): void {
+    this._state = { state: 'disconnected', reason };
+    this._sinceMs = performance.now();
+    this._showLive(this._state);
     this.changed.emit();
   }
 

@@ -31,7 +31,9 @@ export interface IState {
     | 'saving'
     | 'held'
     | 'lost'
-    | 'offline';
+    | 'offline'
+    // Told by no kernel: the page itself knows of none that it could ask.
+    | 'disconnected';
   cell_id?: string;
   reason?: string | null;
   position?: number | null;

@@ -2,7 +2,7 @@
 
 import { Widget } from '@lumino/widgets';
 
-import { counts, stateLabel, stateReason } from './labels';
+import { counts, spokenLabel, stateLabel, stateReason } from './labels';
 import type { NotebookWatch } from './notebookWatch';
 import { Details } from './details';
 import type { Settings } from './settings';
@@ -13,10 +13,15 @@ const TICK_MS = 200;
 /** Shows the state of the notebook that `watch` names; hidden for other kernels. A click opens the details. */
 export class StateView extends Widget {
   constructor(private readonly _settings: Settings) {
-    super({ node: document.createElement('button') });
+    super();
     this.addClass('ll-State');
-    this.node.setAttribute('type', 'button');
-    this.node.addEventListener('click', () => this._toggleDetails());
+    this._button.type = 'button';
+    this._button.setAttribute('aria-haspopup', 'dialog');
+    this._button.setAttribute('aria-expanded', 'false');
+    this._button.addEventListener('click', () => this._toggleDetails());
+    this._spoken.className = 'll-Spoken';
+    this._spoken.setAttribute('role', 'status');
+    this.node.append(this._button, this._spoken);
     _settings.changed.connect(this._show, this);
     this._show();
   }
@@ -46,9 +51,14 @@ export class StateView extends Widget {
     }
     const forS = Math.max(0, performance.now() - watch.sinceMs) / 1000;
     const edits = this._settings.enabled ? '' : ' · edits stay here';
-    this.node.textContent = `GPU: ${stateLabel(state, forS)}${edits}`;
-    this.node.title = stateReason(state) || 'LooseLeaf: click for details';
+    this._button.textContent = `GPU: ${stateLabel(state, forS)}${edits}`;
+    this._button.title = stateReason(state) || 'LooseLeaf: click for details';
     this.node.dataset['state'] = state.state;
+    const spoken = spokenLabel(state);
+    // The same text written again would be said again.
+    if (this._spoken.textContent !== spoken) {
+      this._spoken.textContent = spoken;
+    }
     if (counts(state) && this._timer === null) {
       this._timer = setInterval(() => this._show(), TICK_MS);
     } else if (!counts(state)) {
@@ -61,7 +71,9 @@ export class StateView extends Widget {
       this._details.dispose();
     } else if (this._watch !== null) {
       this._details = new Details(this._watch, this._settings);
-      this._details.open(this.node);
+      this._button.setAttribute('aria-expanded', 'true');
+      this._details.disposed.connect(() => this._button.setAttribute('aria-expanded', 'false'));
+      this._details.open(this._button);
     }
   }
 
@@ -72,6 +84,8 @@ export class StateView extends Widget {
     }
   }
 
+  private readonly _button = document.createElement('button');
+  private readonly _spoken = document.createElement('span');
   private _watch: NotebookWatch | null = null;
   private _details: Details | null = null;
   private _timer: ReturnType<typeof setInterval> | null = null;

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict';
 import { test } from 'node:test';
 
-import { counts, duration, megabytes, reportLabel, seconds, stateLabel, stateReason } from '../labels.js';
+import { counts, duration, megabytes, reportLabel, seconds, spokenLabel, stateLabel, stateReason } from '../labels.js';
 import type { IState } from '../protocol.js';
 
 test('numbers are short', () => {
@@ -24,7 +24,8 @@ const LABELS: [IState, string][] = [
   [{ state: 'saving' }, 'saving'],
   [{ state: 'held', reason: "background thread 'T'" }, "held by background thread 'T'"],
   [{ state: 'lost', reason: 'killed' }, 'worker lost'],
-  [{ state: 'offline', reason: 'nobody answers' }, 'offline (CPU only)']
+  [{ state: 'offline', reason: 'nobody answers' }, 'offline (CPU only)'],
+  [{ state: 'disconnected', reason: 'the connection is lost' }, 'no connection to the kernel']
 ];
 
 for (const [state, text] of LABELS) {
@@ -57,4 +58,16 @@ test('a GPU cell has a line with its times, a CPU cell none', () => {
   assert.equal(reportLabel({ path: 'warm', run_s: 1, bytes_moved: 900 }), 'GPU (warm): run 1.0 s');
   assert.equal(reportLabel({ path: 'cpu', run_s: 1 }), '');
   assert.equal(reportLabel({}), '');
+});
+
+test('a screen reader is told what concerns a run, without times that grow', () => {
+  assert.equal(spokenLabel({ state: 'running', gpu: 0 }), 'GPU: running · GPU 0');
+  assert.equal(spokenLabel({ state: 'queued', position: 3, reason: 'no free GPU' }), 'GPU: queued #3, no free GPU');
+  assert.equal(spokenLabel({ state: 'lost' }), 'GPU: worker lost');
+  assert.equal(spokenLabel({ state: 'held', reason: 'a thread' }), 'GPU: held by a thread');
+  const lost = spokenLabel({ state: 'disconnected', reason: 'the connection is lost' });
+  assert.equal(lost, 'GPU: no connection to the kernel, the connection is lost');
+  for (const state of ['preparing', 'ready', 'saving', 'released'] as const) {
+    assert.equal(spokenLabel({ state, prepare_ms: 3 }), '');
+  }
 });

@@ -58,7 +58,7 @@ test('of answers that overtake one another, and of a kernel that is gone, only t
   assert.deepEqual([last.text, last.refusal], ['', '']);
 });
 
-test('a connection comes back only if there was one before', () => {
+test('a connection is lost, and comes back, only if there was one before', () => {
   const cases: [string, string[], boolean[]][] = [
     ['connecting', ['connected'], [false]],
     ['disconnected', ['connecting', 'connected'], [false, false]],
@@ -69,6 +69,11 @@ test('a connection comes back only if there was one before', () => {
   ];
   for (const [at, statuses, back] of cases) {
     const reconnects = new Reconnects(at);
-    assert.deepEqual(statuses.map(status => reconnects.seen(status)), back);
+    let had = at === 'connected';
+    statuses.forEach((status, number) => {
+      assert.equal(reconnects.seen(status), back[number]);
+      assert.equal(reconnects.lost, had && status !== 'connected');
+      had = had || status === 'connected';
+    });
   }
 });
