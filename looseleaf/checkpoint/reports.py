@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from looseleaf.checkpoint.manifest import Unsaved
 from looseleaf.ids import Version
@@ -35,7 +36,7 @@ class RestoreReport:
 
     `failed`: variables whose value could not be made again here, with the reason; they stay stubs. `problems`: what
     this host could not follow, such as a working directory that it lacks. `failed_imports`: (module, error), which the
-    cell that imports it will report; `import_s`: what all imports took.
+    cell that imports it will report; `import_s`: what all imports took, `imports_s`: what each took that came.
     """
 
     restored: tuple[str, ...] = ()
@@ -45,6 +46,7 @@ class RestoreReport:
     problems: tuple[str, ...] = ()
     failed_imports: tuple[tuple[str, str], ...] = ()
     import_s: float = 0.0
+    imports_s: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

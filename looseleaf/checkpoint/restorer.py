@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import sys
 import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -61,7 +62,7 @@ class Restorer:
         # A person's code, which must see the devices as cells do.
         began_s = time.monotonic()
         with import_filters.noted():
-            failed_imports = self._import(imports)
+            failed_imports, imports_s = self._import(imports)
         import_s = time.monotonic() - began_s
         with raw_access():
             wanted = [name for name in closure.names if is_stub(self._namespace.get(name))]
@@ -74,6 +75,7 @@ class Restorer:
         return RestoreReport(
             restored=tuple(restored), mapped_bytes=loader.mapped_bytes, missing=asked.missing, failed=tuple(failed),
             problems=tuple(self.problems), failed_imports=failed_imports, import_s=import_s,
+            imports_s=imports_s,
         )  # fmt: skip
 
     def _names_of_process(self, asked: Closure) -> list[str]:
@@ -149,18 +151,24 @@ class Restorer:
         self._tracker.record = record
         self._tracker.applied_process_state = self._manifest.units[unit_id].hash
 
-    def _import(self, imports: list[str]) -> tuple[tuple[str, str], ...]:
-        """Imports each module that is not there yet; (name, error) of those that failed."""
+    def _import(self, imports: list[str]) -> tuple[tuple[tuple[str, str], ...], dict[str, float]]:
+        """Imports each module that is not there yet. (name, error) of those that failed; seconds of those that came."""
         importlib.invalidate_caches()
         failed = []
+        took_s: dict[str, float] = {}
         for name in imports:
+            if sys.modules.get(name) is not None:
+                continue
+            began_s = time.monotonic()
             try:
                 importlib.import_module(name)
             except BreakOff:
                 raise
             except BaseException as error:
                 failed.append((name, shown(error)))
-        return tuple(failed)
+            else:
+                took_s[name] = time.monotonic() - began_s
+        return tuple(failed), took_s
 
     def _load(self, wanted: list[str], loader: Loader) -> tuple[list[str], list[Unsaved]]:
         """Loads and binds `wanted`. Code that runs while an object is made may read variables that are bound only now:

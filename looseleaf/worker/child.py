@@ -21,7 +21,7 @@ from looseleaf.protocol.channel import Channel
 from looseleaf.protocol.confinement import CONFINEMENT_VARIABLE, Confinement
 from looseleaf.protocol.frames import close_fds
 from looseleaf.worker.interrupts import ignore_interrupts
-from looseleaf.worker.isolation import confine_worker, set_title
+from looseleaf.worker.isolation import confine_worker, reset_signals, set_title
 from looseleaf.worker.log_format import LogFormat
 from looseleaf.worker.runtime import WorkerRuntime
 from looseleaf.worker.shell import WorkerShell
@@ -30,8 +30,6 @@ from looseleaf.worker.thread_counts import THREAD_VARIABLES, default_thread_coun
 
 EXIT_FAULT: Final = 70
 _FREE: Final = Confinement().text()
-# Python itself ignores these; everything else goes back to its default, whatever a package made of it.
-_PYTHON_IGNORES: Final = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
 
 
 @dataclass(frozen=True)
@@ -91,13 +89,9 @@ def _leave_the_zygote(birth: Birth) -> None:
         os.dup2(fd, number, inheritable=True)
     # Not closerange: where no limit of open files is set it may have a billion to try.
     close_fds({int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, birth.channel_fd})
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-        usual = signal.SIG_IGN if number in _PYTHON_IGNORES else signal.SIG_DFL
-        if signal.getsignal(number) is not usual:
-            signal.signal(number, usual)
+    # One that comes before the rest is ignored, not the end.
     ignore_interrupts()
-    signal.set_wakeup_fd(-1)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    reset_signals(but={signal.SIGINT})
     atexit._clear()
     # Never gc.unfreeze(): one collection over the zygote's objects would copy 40 MB of its pages.
     gc.enable()

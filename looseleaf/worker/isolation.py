@@ -6,9 +6,11 @@ A zygote gets nothing that is anybody's; a worker gives up what it is not meant 
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import resource
-from collections.abc import MutableMapping
+import signal
+from collections.abc import Collection, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +20,8 @@ from looseleaf.protocol.confinement import Confinement
 ZYGOTE_UMASK: Final = 0o077
 # Where the system runs out of memory, the cell that took it goes before the services and the notebooks.
 WORKER_OOM_SCORE: Final = 300
+# Python itself ignores these; everything else goes back to its default, whatever a package made of it.
+_PYTHON_IGNORES: Final = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
 _PR_SET_DUMPABLE: Final = 4
 _PR_SET_NAME: Final = 15
 _PR_SET_CHILD_SUBREAPER: Final = 36
@@ -34,6 +38,24 @@ def isolate_zygote() -> None:
     os.umask(ZYGOTE_UMASK)
     _prctl(_PR_SET_DUMPABLE, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def undo_imports() -> None:
+    """What an import may have changed of a zygote's process is as before; interrupts stay ignored."""
+    os.chdir("/")
+    os.umask(ZYGOTE_UMASK)
+    gc.disable()
+    reset_signals(but={signal.SIGINT})
+
+
+def reset_signals(but: Collection[int] = ()) -> None:
+    """Handlers, mask and wakeup descriptor are those of a fresh Python, `but` for some handlers."""
+    signal.set_wakeup_fd(-1)
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, *but}:
+        usual = signal.SIG_IGN if number in _PYTHON_IGNORES else signal.SIG_DFL
+        if signal.getsignal(number) is not usual:
+            signal.signal(number, usual)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
 def confine_worker(wanted: Confinement, environ: MutableMapping[str, str]) -> None:

@@ -82,6 +82,7 @@ class WorkerState:
             "stage_ms": {"import": imported.import_s * 1000, "restore": (total_s - imported.import_s) * 1000},
             "mapped_bytes": report.mapped_bytes,
             "missing": list(report.missing),
+            "imported": [{"name": name, "seconds": round(took_s, 4)} for name, took_s in imported.imports_s.items()],
             "failed_imports": [{"name": name, "error": error} for name, error in imported.failed_imports],
             "waiting": list(self._waiting),
             "not_live": not_live(fields.texts(request, "needed", []), self._namespace),

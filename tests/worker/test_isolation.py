@@ -6,6 +6,7 @@ import ctypes
 import json
 import os
 import resource
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -135,3 +136,41 @@ def test_title_without_setproctitle_is_what_ps_shows(title: str, monkeypatch: py
     assert after == before
     assert shown == title[: before - 1]
     assert name == f"{title[:15]}\n"
+
+
+HOSTILE = """
+import gc, os, signal, sys
+os.chdir({folder!r})
+os.umask(0)
+gc.enable()
+for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGCHLD, signal.SIGPIPE):
+    signal.signal(number, lambda *_: None)
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+signal.set_wakeup_fd(os.pipe2(os.O_NONBLOCK)[1])
+sys.path.insert(0, {folder!r})
+"""
+
+
+def test_package_that_changes_its_process_and_is_deleted_leaves_zygote_and_workers_as_they_are(
+    start_zygote: Callable[..., Any], make_worker: MakeWorker, tmp_path: Path
+) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    (folder / "hostile_one.py").write_text(HOSTILE.format(folder=str(folder)))
+    (folder / "imported_later.py").write_text("")
+    root = str(Path(__file__).resolve().parents[2])
+    zygote = start_zygote("hostile_one", PYTHONPATH=f"{folder}{os.pathsep}{root}")
+    assert [item["name"] for item in zygote.first["imports"]] == ["hostile_one"]
+    if os.geteuid() == 0:
+        assert os.readlink(f"/proc/{zygote.process.pid}/cwd") == "/"
+    # As when somebody deletes the environment that a host works with.
+    shutil.rmtree(folder)
+    worker = make_worker(zygote=zygote)
+    looks = (
+        "[name for name in ('SIGTERM', 'SIGUSR1', 'SIGCHLD') if signal.getsignal(getattr(signal, name)) "
+        "is not signal.SIG_DFL], signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN, signal.set_wakeup_fd(-1), "
+        "sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), gc.isenabled()"
+    )
+    assert looks_of(worker, looks, "import gc, signal") == [[], True, -1, [], True]
+    [failed] = worker.prepare(imports=["imported_later", "hostile_one"])["failed_imports"]
+    assert failed["error"] == "ModuleNotFoundError: No module named 'imported_later'"

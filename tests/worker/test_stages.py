@@ -112,7 +112,13 @@ def test_prepare_of_a_name_that_does_not_exist_reports_it(make_worker: MakeWorke
 
 def test_prepare_imports_modules_and_reports_those_that_fail(worker: Worker, tmp_path: Path) -> None:
     (tmp_path / "leaves_at_import.py").write_text("import sys; sys.exit('no license')")
-    report = worker.prepare(imports=["xml.dom.minidom", "no_such_module", "leaves_at_import"], cwd=str(tmp_path))
+    many = [f"one_of_many_{number}" for number in range(200)]
+    for name in many:
+        (tmp_path / f"{name}.py").write_text("")
+    names = ["xml.dom.minidom", "no_such_module", "leaves_at_import", "os", *many]
+    report = worker.prepare(imports=names, cwd=str(tmp_path))
+    assert [item["name"] for item in report["imported"]] == ["xml.dom.minidom", *many]
+    assert all(0 <= item["seconds"] < report["stage_ms"]["import"] for item in report["imported"])
     assert [(item["name"], item["error"]) for item in report["failed_imports"]] == [
         ("no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("leaves_at_import", "SystemExit: no license"),
