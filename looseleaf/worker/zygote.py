@@ -24,7 +24,7 @@ from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed
 from looseleaf.protocol import fields
 from looseleaf.protocol.control import ControlSocket
 from looseleaf.protocol.frames import PROTOCOL_VERSION, Message, close_fds
-from looseleaf.worker.isolation import isolate_zygote, set_title, undo_imports, undo_imports
+from looseleaf.worker.isolation import isolate_zygote, set_title, undo_imports
 from looseleaf.worker.probe import become_probe
 from looseleaf.worker.probe_checks import thread_count
 from looseleaf.worker.shell import WorkerShell, build_shell
@@ -74,7 +74,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         control.send(text)
         sys.stderr.write(f"{error}\n")
         return EXIT_UNCLEAN
-    undo_imports()
     undo_imports()
     BASELINE.begin()
     gc.collect()
