@@ -31,6 +31,10 @@ STREAM_CHARS_MAX: Final = 1 << 20
 # The worker is killed by the third interrupt, or by one that comes when the first had no effect for so long.
 INTERRUPTS_BEFORE_KILL: Final = 2
 INTERRUPT_GRACE_S: Final = 5.0
+STILL_RUNS: Final = (
+    "LooseLeaf: the cell still runs {seconds:g} s after the interrupt, as one does that waits for the GPU; another "
+    "interrupt ends its GPU process, and what this cell has changed is lost then\n"
+)
 # What texts of one message have in common.
 STREAM_KEYS: Final = ("type", "name", "origin")
 NEWS: Final = frozenset({"recipe", "queue", "lease", "stage"})
@@ -89,6 +93,7 @@ class GpuCell:
         self._interrupted_early = False
         self._interrupts = 0
         self._first_interrupt_s = 0.0
+        self._reminder: asyncio.TimerHandle | None = None
 
     @property
     def news(self) -> dict[str, Any]:
@@ -142,6 +147,7 @@ class GpuCell:
         finally:
             self._closed = True
             self._stop_asking()
+            self._forget_reminder()
             for waiting in list(self._comms.values()):
                 _resolve(waiting, False)
         return result
@@ -163,6 +169,7 @@ class GpuCell:
             self._question = self._loop.create_task(self._answer_input(event))
         elif kind == "ended":
             self._stop_asking()
+            self._forget_reminder()
             self._result.reply = fields.mapping(event, "reply")
         elif kind == "comm_done":
             if (future := self._comms.pop(fields.text(event, "origin", ""), None)) is not None:
@@ -248,7 +255,22 @@ class GpuCell:
         waited_long = self._interrupts > 0 and now_s - self._first_interrupt_s >= INTERRUPT_GRACE_S
         kill = self._interrupts >= INTERRUPTS_BEFORE_KILL or waited_long
         self._interrupts += 1
+        if self._interrupts == 1:
+            self._loop.call_soon_threadsafe(self._remind_later)
         self._tell("interrupt", {"execution_id": self._execution_id, "kill": kill})
+
+    def _remind_later(self) -> None:
+        if not self._closed and not self._result.reply:
+            self._reminder = self._loop.call_later(INTERRUPT_GRACE_S, self._remind)
+
+    def _remind(self) -> None:
+        text = STILL_RUNS.format(seconds=INTERRUPT_GRACE_S)
+        publish_output(self._publisher, {"type": "stream", "name": "stderr", "text": text})
+
+    def _forget_reminder(self) -> None:
+        if self._reminder is not None:
+            self._reminder.cancel()
+            self._reminder = None
 
     def _tell(self, type_: str, body: Message) -> None:
         """Sends a request whose reply nobody waits for: the cell's end may be quicker than it."""

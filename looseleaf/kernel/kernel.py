@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import sys
 import threading
 import time
@@ -25,14 +24,13 @@ from looseleaf.kernel.comm_traffic import CommPlaces, CommTraffic
 from looseleaf.kernel.comms import WorkerComms
 from looseleaf.kernel.control_channel import ControlChannel
 from looseleaf.kernel.forwarder import COMM_TYPES, Publishers, error_text, publish_output
-from looseleaf.kernel.gpu_run import CellFrame, GpuRun, GpuRunOutcome
-from looseleaf.kernel.gpu_state import GpuState
+from looseleaf.kernel.gpu_run import GpuRun
 from looseleaf.kernel.history_magics import refuse_on_worker, register_history_magics
 from looseleaf.kernel.idle_commits import IdleCommits
-from looseleaf.kernel.interrupts import RequestInterrupts, interrupts_call, interrupts_held
+from looseleaf.kernel.interrupts import RequestInterrupts, interrupts_held
 from looseleaf.kernel.journal import OutputJournal
 from looseleaf.kernel.journal_files import journal_root
-from looseleaf.kernel.label_log import LabelLog, observed_here, observed_there
+from looseleaf.kernel.label_log import LabelLog, observed_here
 from looseleaf.kernel.left_notes import LeftNotes
 from looseleaf.kernel.logs import log_to_file
 from looseleaf.kernel.main_thread import call_on
@@ -48,16 +46,14 @@ from looseleaf.kernel.request_frame import RequestFrame
 from looseleaf.kernel.router import CellRequest, route
 from looseleaf.kernel.save_points import SavePoints
 from looseleaf.kernel.session import KernelSession, load_config
-from looseleaf.kernel.sources import cell_sources, name_cell
-from looseleaf.kernel.stdin import ask_person
 from looseleaf.kernel.time_travel import TimeTravel
 from looseleaf.kernel.trial import Trial, waits_for_gpu
 from looseleaf.kernel.usage import GpuUsage
 from looseleaf.kernel.views import Views, view_if, without_views
+from looseleaf.kernel.worker_cells import WorkerCells
 from looseleaf.recipe.label import DeviceLabel
 from looseleaf.recipe.recipe import Recipe
 from looseleaf.worker.device_magics import register_device_magics
-from looseleaf.worker.thread_counts import thread_count_here
 
 log = logging.getLogger("looseleaf.kernel")
 
@@ -68,7 +64,7 @@ COMMIT_AT_SHUTDOWN_S: Final = 3.5
 _Base: Any = IPythonKernel
 
 
-class LooseLeafKernel(Views, ControlChannel, RequestFrame, _Base):  # type: ignore[misc]
+class LooseLeafKernel(Views, ControlChannel, RequestFrame, WorkerCells, _Base):  # type: ignore[misc]
     """An IPython kernel that lends itself a GPU for the length of one cell."""
 
     implementation = "looseleaf"
@@ -292,77 +288,6 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, _Base):  # type: igno
         session.changed()
         if self.shell.exit_now:
             session.close()
-
-    async def _run_on_worker(self, cell: Cell, *, waits: bool = True) -> dict[str, Any] | None:
-        """The reply; None if the cell was not to wait for a GPU and none was free: nothing was run or shown."""
-        request = cell.request
-        refuse_on_worker(request.source)
-        caches = self._results.tell()
-        self._results.refuse_elsewhere(request.source, caches)
-        count: int = self.shell.execution_count
-        parent, ident = self.get_parent("shell"), self._get_shell_context_var(self._shell_parent_ident)
-
-        async def ask(prompt: str, password: bool) -> str:
-            return await ask_person(self.session, self.stdin_socket, ident, parent, prompt, password)
-
-        context = {
-            "columns": shutil.get_terminal_size().columns, "cell_file": name_cell(self.shell, request.source, count),
-            "sources": cell_sources(self.shell), "ast_node_interactivity": self.shell.ast_node_interactivity,
-            "threads": thread_count_here(), "request": parent["header"]["msg_id"],
-            "keep_s": self.looseleaf.keep_s(request.keep_s), **caches,
-        }  # fmt: skip
-        frame = CellFrame(
-            count, self._publishers.request(parent), ask if cell.allow_stdin else None, context, waits,
-            tells_after_s=self._tells_wait_after_s(cell),
-        )  # fmt: skip
-        flush_streams()
-        # Of a cell that was taken for one of the CPU, the recipe for a worker.
-        asked = replace(request, device_override="gpu") if cell.used else request
-        run = GpuRun(self.looseleaf, asked, cell.recipe, frame, cell.began_s)
-        self._left.release(self.looseleaf.send)
-        self._pages.note(GpuState.run_began, request.cell_id)
-        try:
-            with interrupts_call(run.interrupt, self.looseleaf.give_way.interrupted):
-                try:
-                    self._run = run
-                    outcome = await run.run()
-                    self._pages.note(GpuState.run_ended, outcome.reply)
-                    # While the run still takes its events: none may overtake those that wait in it.
-                    self._left.cell_ended(run.execution_id, outcome.cell.saved or {}, run.rest)
-                finally:
-                    self._run = None
-                self._results.take(caches, outcome.reply.get("results"))
-                return None if outcome.no_gpu_free else self._end_gpu_cell(cell, outcome, count)
-        finally:
-            self._pages.note(GpuState.run_ended, {})
-            run.end()
-
-    def _tells_wait_after_s(self, cell: Cell) -> float:
-        """0 where a page of ours shows it, no page shows the line, or it would take away what stands there."""
-        for_page = bool(cell.request.cell_id) and cell.request.priority == "interactive"
-        return self.looseleaf.config.wait_line_after_s if for_page and not cell.noted and not self._pages.known else 0.0
-
-    def _end_gpu_cell(self, cell: Cell, outcome: GpuRunOutcome, count: int) -> dict[str, Any]:
-        session, request, reply = self.looseleaf, cell.request, outcome.reply
-        recipe = outcome.recipe
-        if cell.used:
-            text = f"It ran on the CPU first, used a GPU there ({cell.used}) and was run again on one."
-            recipe = replace(recipe, reason=text, confidence=cell.recipe.confidence)
-        ok = reply.get("status") == "ok"
-        self._usage.ran(outcome.cell.saved)
-        if not ok:
-            shown = [str(line) for line in reply.get("traceback", ())]
-            self._post_mortem.failed_elsewhere(count, str(reply.get("ename")), str(reply.get("evalue")), shown)
-        if outcome.ran:
-            seen = observed_there(cell.recipe, outcome.cell.saved, ok=ok)
-            session.runs.add(request.cell_id, request.source, ok, seen)
-            session.runs.saved(session.version)
-            ran = "cpu, then gpu" if cell.used else "gpu"
-            self._labels.add(count, request.source, cell.recipe, ran, seen, cell.used)
-        self._keep_report(cell_report(
-            recipe, path="", run_s=0.0, version=session.version, reply=reply, saved=outcome.cell.saved,
-            news=outcome.cell.news, used=cell.used))  # fmt: skip
-        return self._replies.finished(request.source, count, reply, cell.user_expressions)
 
     def raw_input(self, prompt: Any = "") -> Any:
         """As ipykernel's; a cell that has asked the person is not run again."""

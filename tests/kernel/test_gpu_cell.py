@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
+from looseleaf.kernel import gpu_cell
 from looseleaf.kernel.forwarder import Publishers
 from looseleaf.kernel.gpu_cell import EVENTS_BEHIND_MAX, EVENTS_WAITING_MAX, Ask, GpuCell
 
@@ -102,3 +104,40 @@ async def test_question_that_cannot_be_asked_is_answered_all_the_same(fault: Exc
     assert kind == "input_reply" and body["refused"] is True and body["question"] == 3
     bench.end()
     await asyncio.wait_for(run, LIMIT_S)
+
+
+async def test_cell_that_an_interrupt_does_not_stop_says_what_another_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_cell, "INTERRUPT_GRACE_S", 1e-3)
+    bench = Bench()
+    run = asyncio.ensure_future(bench.cell.run())
+    await asyncio.sleep(0)
+    bench.cell.interrupt()
+    await _until(lambda: bool(bench.shown))
+    assert "another interrupt ends its GPU process" in bench.shown[0]
+    bench.cell.interrupt()
+    kills = [(await asyncio.wait_for(bench.link.told.get(), LIMIT_S))[1]["kill"] for _ in range(2)]
+    assert kills == [False, True]
+    bench.end()
+    await asyncio.wait_for(run, LIMIT_S)
+    assert len(bench.shown) == 1
+
+
+@pytest.mark.parametrize("ends", ["ended", "outcome"])
+async def test_cell_that_ends_after_its_interrupt_says_nothing(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+    bench = Bench()
+    run = asyncio.ensure_future(bench.cell.run())
+    await asyncio.sleep(0)
+    bench.cell.interrupt()
+    await _until(lambda: bench.cell._reminder is not None)
+    if ends == "ended":
+        bench.cell.take_event({"execution_id": "x", "kind": "ended", "reply": {"status": "error"}})
+        await _until(lambda: bench.cell._reminder is None)
+    bench.end()
+    await asyncio.wait_for(run, LIMIT_S)
+    assert bench.cell._reminder is None and bench.shown == []
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0)

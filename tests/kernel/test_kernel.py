@@ -388,3 +388,15 @@ def test_usage_reply_tells_of_gpus(notebook) -> None:
     told = notebook.control("usage_request", {})()
     assert told["pid"] == notebook.pid and told["kernel_memory"] > 0
     assert told["looseleaf"] == {"gpus": 0, "gpu_memory_bytes": 0, "saved_bytes": 0, "peak_bytes": None}
+
+
+def test_breakpoints_that_do_not_stop_a_gpu_cell_are_named(notebook) -> None:
+    notebook.ok(
+        "import types\ndef debug(breakpoints):\n    kernel = get_ipython().kernel\n"
+        "    name = kernel.shell.compile.get_code_name\n    kept, kernel.debugger = kernel.debugger, types.SimpleNamespace(\n"
+        "        is_started=True, breakpoint_list={name(text, text, 0): breakpoints for text in ('%%gpu\\n6',)})\n"
+        "    return lambda: setattr(kernel, 'debugger', kept)\nundo = debug([{'line': 2}])"
+    )
+    assert "`breakpoint()` in it does" in notebook.ok("%%gpu\n6").text
+    assert notebook.ok("%%gpu\n7").text == ""
+    notebook.ok("undo(); del undo, debug, types")
