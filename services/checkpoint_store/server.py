@@ -102,22 +102,23 @@ async def scrub_forever(service: Service[StoreConfig], store: Store, left_s: flo
         await asyncio.sleep(left_s)
         left_s = service.config.scrub_interval_s
         try:
-            checked, damaged = await scrub(store, service.run_blocking, SCRUB_PAUSE_S)
+            checked, bad = await scrub(store, service.run_blocking, SCRUB_PAUSE_S)
         except LooseLeafError as error:
             log.warning("scrub_failed", reason=error.reason, message=error.message)
             continue
-        log.info("scrubbed", checked=checked, damaged=damaged)
+        log.info("scrubbed", checked=checked, bad=bad)
 
 
 async def scrub(store: Store, run_blocking: RunBlocking, pause_s: float) -> tuple[int, int]:
-    """Reads all units and regions and notes the end; returns how many there were, and how many were damaged."""
-    checked = damaged = 0
+    """Reads all units and regions and notes the end; returns how many there were, and how many of them were damaged or
+    could not be read."""
+    checked = bad = 0
     parts = verify_bytes(store)
     while (part := await run_blocking(next, parts, None)) is not None:
-        checked, damaged = checked + part[0], damaged + len(part[1])
+        checked, bad = checked + part[0], bad + len(part[1])
         await asyncio.sleep(pause_s)
     await run_blocking(store.index.note_scrub)
-    return checked, damaged
+    return checked, bad
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,14 +11,17 @@ from typing import Final
 
 from looseleaf.checkpoint.manifest import decode_manifest
 from looseleaf.dirty_tracker import hash128
-from looseleaf.errors import Corrupt, LooseLeafError, NotFound
+from looseleaf.errors import Corrupt, LooseLeafError, NotFound, Unavailable
 from looseleaf.kv import scan_all
+from looseleaf.logs import get_logger
 from looseleaf.services.checkpoint_store.core import keys
 from looseleaf.services.checkpoint_store.core.references import VersionRefs, count_runs
 from looseleaf.services.checkpoint_store.core.rows import RegionRow, UnitRow
 from looseleaf.services.checkpoint_store.index import Chained, StoreIndex, split_release
 from looseleaf.services.checkpoint_store.regions import Region
 from looseleaf.services.checkpoint_store.store import Store
+
+log = get_logger()
 
 # Units or regions that are read between two reports.
 READ_AT_ONCE: Final = 32
@@ -36,8 +39,9 @@ def verify_index(index: StoreIndex) -> list[str]:
 def verify_bytes(store: Store) -> Iterator[tuple[int, list[str]]]:
     """Reads every unit and every region on the disk, part by part, beside the store's work.
 
-    Yields (how many were read, what is damaged among them), one sentence each. Raises as `Units.get` and `Regions.get`
-    for what is no damage, such as a disk that cannot be read or a codec that is not installed.
+    Yields (how many were looked at, what is damaged or cannot be read among them), one sentence each. What the disk
+    does not give is not taken for damage: it may give it later. Raises as `Units.get` and `Regions.get` for what is
+    neither, such as an index that fails or a codec that is not installed.
     """
     for start, kind in ((keys.UNIT, False), (keys.REGION, True)):
         page: list[bytes] = []
@@ -52,7 +56,7 @@ def verify_bytes(store: Store) -> Iterator[tuple[int, list[str]]]:
 
 
 def _damage(store: Store, key: bytes) -> str | None:
-    """What is wrong with a unit's or region's bytes. An error that says nothing about them is raised."""
+    """What is wrong with a unit's or region's bytes. Any other error is raised."""
     tenant, name = keys.tenant_of(key), keys.hash_of(key)
     try:
         if not keys.is_region(key):
@@ -66,6 +70,11 @@ def _damage(store: Store, key: bytes) -> str | None:
         return _loss(store.index, key)
     except Corrupt as error:
         return error.message
+    except Unavailable as error:
+        if error.reason != "STORE_IO":
+            raise
+        log.error("region_unreadable", region=name.hex(), why=error.message)
+        return f"region {name.hex()} cannot be read: {error.message}"
     return None
 
 

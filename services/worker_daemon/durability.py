@@ -18,6 +18,7 @@ from looseleaf.services.worker_daemon.core.upload_order import (
     Event,
     Failed,
     Pin,
+    Stopping,
     Stored,
     Tried,
     Unpin,
@@ -160,10 +161,15 @@ class DurabilityQueue:
         return [] if durable else missing
 
     async def stop(self) -> None:
-        """Uploads what it can within `STOP_LIMIT_S`; what is not durable then is lost with this host's arena."""
+        """Uploads what it can within `STOP_LIMIT_S`, also what was given up or failed before.
+
+        What is not durable then is lost with this host's arena, and named in the log.
+        """
         if self._task is None:
             return
-        self._order.eager = True
+        self._handle(Stopping())
+        if self.waiting:
+            self._idle.clear()
         self._added.set()
         try:
             await asyncio.wait_for(self.flushed(), STOP_LIMIT_S)

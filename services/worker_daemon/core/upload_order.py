@@ -50,6 +50,11 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Stopping:
+    """The host stops, and its arena goes with it: whatever waits for a later try is tried now, given up or not."""
+
+
+@dataclass(frozen=True)
 class Stored:
     """Of the session's version under way the store's disk lacks `missing`; it is durable if that is empty."""
 
@@ -72,7 +77,7 @@ class Failed:
     reason: str
 
 
-Event = Committed | Asked | Stored | Tried | Failed
+Event = Committed | Asked | Stopping | Stored | Tried | Failed
 
 
 @dataclass(frozen=True)
@@ -125,6 +130,12 @@ class _Session:
         assert newest is not None, "a session without versions is forgotten"
         return newest
 
+    def ask_again(self) -> None:
+        """A version that was given up waits once more."""
+        if self.given_up is not None:
+            self.waiting.append(self.given_up)
+            self.given_up = None
+
     def begin_anew(self, retry_at_s: float) -> None:
         self.retry_at_s, self.delay_s, self.foreign_since_s = retry_at_s, RETRY_DELAY_S_MIN, None
 
@@ -143,6 +154,7 @@ class UploadOrder:
 
     def __init__(self, *, eager: bool = True) -> None:
         self.eager = eager
+        self._stopping = False
         self._sessions: OrderedDict[SessionId, _Session] = OrderedDict()
 
     @property
@@ -168,6 +180,12 @@ class UploadOrder:
                 return self._committed(self._sessions.setdefault(session_id, _Session()), version, keys)
             case Asked(pressed):
                 return self._next(now_s, pressed) if self.eager or pressed else []
+            case Stopping():
+                self.eager = self._stopping = True
+                for session in self._sessions.values():
+                    session.ask_again()
+                    session.begin_anew(0.0)
+                return []
             case Stored(session_id, missing):
                 return self._stored(session_id, missing)
             case Tried(session_id):
@@ -200,9 +218,7 @@ class UploadOrder:
             return []
         session = self._sessions[session_id]
         self._sessions.move_to_end(session_id)
-        if session.given_up is not None:
-            session.waiting.append(session.given_up)
-            session.given_up = None
+        session.ask_again()
         actions: list[Action] = []
         while pressed and len(session.waiting) > 1:
             actions += self._skip(session)
@@ -242,7 +258,8 @@ class UploadOrder:
         """Some regions are not here: another host uploads them, or they are lost."""
         if session.foreign_since_s is None:
             session.foreign_since_s = now_s
-        if now_s - session.foreign_since_s >= FOREIGN_REGIONS_WAIT_S:
+        waited_s = now_s - session.foreign_since_s
+        if waited_s >= FOREIGN_REGIONS_WAIT_S or (self._stopping and session.waiting[0].given_up):
             return self._give_up(session, now_s)
         session.retry_later(now_s)
         return []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -14,8 +16,9 @@ from looseleaf.checkpoint.manifest import decode_manifest
 from looseleaf.clock import ManualClock
 from looseleaf.dirty_tracker import hash128
 from looseleaf.errors import Conflict, Corrupt, LooseLeafError, Unavailable
-from looseleaf.kv import Batch
+from looseleaf.kv import Batch, open_kv
 from looseleaf.services.checkpoint_store.core import keys
+from looseleaf.services.checkpoint_store.disk import Disk
 from looseleaf.services.checkpoint_store.index import StoreIndex
 from looseleaf.services.checkpoint_store.metrics import StoreMetrics
 from looseleaf.services.checkpoint_store.regions import Region
@@ -187,11 +190,43 @@ def test_row_that_goes_while_bytes_are_read_is_damage_only_if_it_leaves_others_b
     assert all("no bytes" in text for text in found)
 
 
-def test_error_that_says_nothing_about_the_bytes_is_no_damage(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_the_disk_does_not_give_is_told_and_no_damage_and_the_rest_is_read(tmp_path: Path) -> None:
+    state = make_state(["a"], ["ra", "rb", "rc"])
+    broken: set[int] = set()
+
+    def pread(fd: int, size_bytes: int, offset: int) -> bytes:
+        if offset in broken:
+            raise OSError(errno.EIO, "Input/output error")
+        return os.pread(fd, size_bytes, offset)
+
+    kv = open_kv(tmp_path / "index", "memory")
+    store = Store(kv, tmp_path, StoreLimits(), ManualClock(), Disk(pread=pread))
+    put(store, state)
+    Saver(store, host_id="").save(state)
+    spoil(store, state)
+    (row,) = store.regions.locate([Region(*state.region_chunks()[1][0])])
+    assert row is not None and row.slot is not None
+    broken.add(store.files.path_of(row.slot)[1])
+
+    async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
+
+    found = [text for _, texts in verify_bytes(store) for text in texts]
+    assert sorted("cannot be read" in text for text in found) == [False, True]
+    assert await scrub(store, at_once, 0) == (4, 2)
+    assert count_all(store).regions_damaged == 1, "the disk may give the other one later"
+    broken.clear()
+    assert await scrub(store, at_once, 0) == (4, 1)
+    store.close()
+
+
+def test_error_that_says_nothing_about_the_bytes_ends_the_reading(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(store, STATE)
 
     def fail(*_arguments: Any) -> None:
-        raise Unavailable("STORE_IO", "planted")
+        raise Unavailable("STORE_CLOSED", "planted")
 
     monkeypatch.setattr(store.files, "read", fail)
     with pytest.raises(Unavailable):

@@ -137,15 +137,40 @@ async def test_regions_of_a_version_that_stays_forgotten_are_rescued_once_and_le
     assert expendable(parts) == 1
 
 
-async def test_stop_names_versions_that_were_given_up(parts: Parts, queue: DurabilityQueue) -> None:
+async def test_stop_names_versions_that_stay_given_up(
+    parts: Parts, queue: DurabilityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload_order, "FOREIGN_REGIONS_WAIT_S", 0.01)
     await stage(parts, queue, 1, 1)
-    del parts.store.versions[1]
+    parts.store.versions[1].append(region(99)[0])
     await within(queue.flushed())
     with structlog.testing.capture_logs() as logs:
         await within(queue.stop())
     assert [(line["session"], line["version"]) for line in logs if line["event"] == "staged_version_lost"] == [
         (SESSION, 1)
     ]
+
+
+async def test_stop_rescues_the_regions_of_a_version_that_was_given_up(parts: Parts, queue: DurabilityQueue) -> None:
+    await stage(parts, queue, 1, 1)
+    del parts.store.versions[1]
+    await within(queue.flushed())
+    assert region(1)[0] not in parts.store.on_disk
+    await within(queue.stop())
+    assert region(1)[0] in parts.store.on_disk
+
+
+async def test_stop_uploads_a_version_that_was_given_up_if_it_can_now(
+    parts: Parts, queue: DurabilityQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload_order, "FOREIGN_REGIONS_WAIT_S", 0.01)
+    await stage(parts, queue, 1, 1)
+    parts.store.versions[1].append(region(99)[0])
+    await within(queue.flushed())
+    assert queue.waiting == 0 and parts.store.marked == []
+    parts.store.on_disk.add(region(99)[0])
+    await within(queue.stop())
+    assert parts.store.marked == [1]
 
 
 async def test_regions_of_a_deleted_session_are_let_go(parts: Parts, queue: DurabilityQueue) -> None:

@@ -20,6 +20,7 @@ from looseleaf.services.worker_daemon.core.upload_order import (
     Failed,
     Holder,
     Pin,
+    Stopping,
     Stored,
     Tried,
     Unpin,
@@ -215,6 +216,34 @@ def test_version_that_was_given_up_is_asked_about_until_its_session_is_gone() ->
     (gone,) = order.handle(Failed(ONE, "SESSION_UNKNOWN"), GIVEN_UP_RETRY_S)
     assert isinstance(gone, Unpin) and gone.expendable
     assert order.due_s(pressed=False) is None
+
+
+def test_stop_tries_at_once_what_was_given_up_or_waits_for_a_later_try() -> None:
+    order = UploadOrder(eager=False)
+    staged(order, ONE, 1)
+    staged(order, TWO, 1)
+    for session, reason in ((ONE, "VERSION_UNKNOWN"), (TWO, "STORE_FULL")):
+        assert uploads(order.handle(Asked(pressed=True), 0.0)) == [(session, 1)]
+        order.handle(Failed(session, reason), 0.0)
+    assert order.handle(Asked(pressed=True), 0.5) == []
+    order.handle(Stopping(), 0.5)
+    assert order.versions_waiting == 2
+    for session in (ONE, TWO):
+        assert uploads(order.handle(Asked(pressed=False), 0.5)) == [(session, 1)]
+        order.handle(Stored(session, frozenset()), 0.5)
+    assert order.waiting == {}
+
+
+def test_stop_gives_up_at_once_again_what_needs_regions_that_are_lost() -> None:
+    order = UploadOrder()
+    staged(order, ONE, 1)
+    for now_s in (0.0, FOREIGN_REGIONS_WAIT_S):
+        order.handle(Asked(pressed=False), now_s)
+        order.handle(Tried(ONE), now_s)
+    order.handle(Stopping(), FOREIGN_REGIONS_WAIT_S)
+    assert uploads(order.handle(Asked(pressed=False), FOREIGN_REGIONS_WAIT_S)) == [(ONE, 1)]
+    order.handle(Tried(ONE), FOREIGN_REGIONS_WAIT_S)
+    assert (order.versions_waiting, order.waiting) == (0, {ONE: 1})
 
 
 def test_what_a_given_up_version_holds_goes_to_the_disk_when_it_is_asked_about_again() -> None:
