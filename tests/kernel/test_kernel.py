@@ -393,7 +393,8 @@ def test_usage_reply_tells_of_gpus(notebook) -> None:
 def test_breakpoints_that_do_not_stop_a_gpu_cell_are_named(notebook) -> None:
     notebook.ok(
         "import types\ndef debug(breakpoints):\n    kernel = get_ipython().kernel\n"
-        "    name = kernel.shell.compile.get_code_name\n    kept, kernel.debugger = kernel.debugger, types.SimpleNamespace(\n"
+        "    name = kernel.shell.compile.get_code_name\n"
+        "    kept, kernel.debugger = kernel.debugger, types.SimpleNamespace(\n"
         "        is_started=True, breakpoint_list={name(text, text, 0): breakpoints for text in ('%%gpu\\n6',)})\n"
         "    return lambda: setattr(kernel, 'debugger', kept)\nundo = debug([{'line': 2}])"
     )
