@@ -28,6 +28,7 @@ from looseleaf.protocol.frames import close_fds
 from looseleaf.units import GIB, KIB
 from looseleaf.worker.isolation import become_subreaper, leave_the_network
 from looseleaf.worker.probe_checks import Finding, Surroundings, children, in_bad_fork, thread_count, unclean_since
+from looseleaf.worker.probe_origins import foreign_module, installed_folders
 
 if TYPE_CHECKING:
     from looseleaf.worker.child import Birth, Inheritance
@@ -67,7 +68,7 @@ def run_probe(
     It stops at the first import that is not clean. At the end no process is left that the imports started.
     """
     _confine()
-    before = Surroundings.here()
+    before, folders = Surroundings.here(), installed_folders()
     modules, private_bytes, threads = set(sys.modules), _private_bytes(), thread_count()
     finding: Finding | None = None
     culprit, pid = "", os.getpid()
@@ -75,7 +76,7 @@ def run_probe(
         for name in imports:
             _say(fd, {"begin": name})
             began_s = time.monotonic()
-            finding = _import(name) or unclean_since(before)
+            finding = _import(name) or unclean_since(before) or foreign_module(sys.modules.keys() - modules, folders)
             if os.getpid() != pid:
                 # A process that the import forked, and that went on here.
                 os._exit(0)

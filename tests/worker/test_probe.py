@@ -47,6 +47,12 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     """Of each fixture package, and of sets of them: the probe's result with what it said before."""
     folder = tmp_path_factory.mktemp("packages")
     write_packages(folder)
+    # As installers leave it; a notebook's own folder has no such mark, and one of an editable install another.
+    (folder / "fixtures-1.0.dist-info").mkdir()
+    own = tmp_path_factory.mktemp("own")
+    (own / "beside_the_notebook.py").write_text("")
+    (own / "editable.egg-info").mkdir()
+    (folder / "uses_own.py").write_text("import beside_the_notebook")
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler here to make the driver's stub")
@@ -55,6 +61,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     subprocess.run([compiler, "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", stub, source], check=True)
     sets = {name: [name] for name in CASES} | {
         "set": ["quiet_one", "json", "exits", "circular_a"], "missing": ["no_such_package"],
+        "own": ["beside_the_notebook"], "uses_own": ["uses_own"],
         "many": ["quiet_one", *(f"many_{number}" for number in range(200))],
     }  # fmt: skip
     for number in range(200):
@@ -62,7 +69,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     work = [[imports, SMOKE_LIMITS_S.get(name, 60.0)] for name, imports in sets.items()]
     env = {
         **os.environ, "LD_LIBRARY_PATH": str(folder), "STUB_DRIVER_LOG": str(folder / "driver.log"),
-        "PYTHONPATH": os.pathsep.join([str(folder), str(REPOSITORY)]),
+        "PYTHONPATH": os.pathsep.join([str(folder), str(own), str(REPOSITORY)]),
     }  # fmt: skip
     read_fd, write_fd = os.pipe()
     with subprocess.Popen(
@@ -119,3 +126,9 @@ def test_probe_tells_modules_that_came_and_their_memory(outcomes: dict[str, Outc
     assert outcomes["circular_a"]["modules"] == ["circular_a", "circular_b"]
     assert len([name for name in outcomes["many"]["modules"] if name.startswith("many_")]) == 200
     assert outcomes["many"]["private_bytes"] > outcomes["quiet_one"]["private_bytes"] >= 0
+
+
+def test_probe_of_what_is_not_installed_but_lies_there_keeps_it_out_of_zygotes(outcomes: dict[str, Outcome]) -> None:
+    for name in ("own", "uses_own"):
+        assert outcomes[name]["verdict"] == "foreign"
+        assert "beside_the_notebook" in outcomes[name]["detail"]

@@ -25,6 +25,8 @@ class Verdict(StrEnum):
     GRPC_LIKE = "grpc-like"
     # It changed signal handlers, the working directory or the umask, which a worker has of its own.
     EFFECTS = "effects"
+    # Its files are no installed distribution's but of an editable install or a notebook's folder: they may change.
+    FOREIGN = "foreign"
     # An import raised, or ended its process.
     ERROR = "error"
     # It took longer than a probe may.
