@@ -179,6 +179,34 @@ class MarkHostDead:
 
 
 @dataclass(frozen=True, slots=True)
+class PowerOn:
+    """So many more hosts are wanted; one is there with its first heartbeat. PowerOnFailed if the provider cannot."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class DrainHost:
+    """The host is to go: it gets no new work, and StopHost follows when nothing runs there."""
+
+    host_id: HostId
+
+
+@dataclass(frozen=True, slots=True)
+class UndrainHost:
+    """The host that was to go stays."""
+
+    host_id: HostId
+
+
+@dataclass(frozen=True, slots=True)
+class StopHost:
+    """Nothing runs on the host and nothing there is lost that no version has: end it."""
+
+    host_id: HostId
+
+
+@dataclass(frozen=True, slots=True)
 class MarkReady:
     """Every host that the journal knew has reported, or the wait for them is over; placing begins."""
 
@@ -186,7 +214,7 @@ class MarkReady:
 Action = (
     Journal | JournalHost | JournalSession | JournalTotals | ForgetExecution | ForgetHost | ForgetSession | GrantLease
     | RevokeLease | EvictWorker | PrepareWorker | NotifyQueue | NotifyLease | Refuse | AnswerHeartbeat | AnswerReport
-    | AnswerPreparation | MarkHostDead | MarkReady
+    | AnswerPreparation | MarkHostDead | MarkReady | PowerOn | DrainHost | UndrainHost | StopHost
 )
 
 JOURNAL_ACTIONS = (

@@ -146,6 +146,21 @@ class PreparationFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class PowerOnFailed:
+    """The provider could not start so many of the hosts that PowerOn asked for."""
+
+    count: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostsProvided:
+    """The hosts that the provider can end; before the first of these events: all."""
+
+    host_ids: frozenset[HostId]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed; `overslept_s` of it the scheduler's process stood still and could hear nobody."""
 
@@ -155,5 +170,5 @@ class Tick:
 Event = (
     JournalRestored | HeartbeatReceived | RunRequested | RunCancelled | PreparationRequested | ExecutionReported
     | LeaseGranted | GrantFailed | LeaseRevoked | RevokeUnanswered | EvictionEnded | WorkerPrepared
-    | PreparationFailed | Tick
+    | PreparationFailed | PowerOnFailed | HostsProvided | Tick
 )

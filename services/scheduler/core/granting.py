@@ -52,6 +52,12 @@ def over_quota(state: State, run: Run) -> bool:
     return bool(limit) and state.shares.gpus(run.tenant) + run.recipe.gpu_count > limit
 
 
+def waiting_gpus(state: State, now_s: float) -> int:
+    """GPUs that the runs need which wait for nothing else."""
+    return sum(
+        run.recipe.gpu_count for run in _first_of_each_session(state, now_s) if not over_quota(state, run))
+
+
 def _first_of_each_session(state: State, now_s: float) -> Iterator[Run]:
     """Runs that may be placed: a session's cell that runs, or an earlier one that waits, holds its later ones back."""
     held_back: set[SessionId] = set()

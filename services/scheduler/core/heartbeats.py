@@ -57,13 +57,21 @@ def _known_host(state: State, event: HeartbeatReceived, now_s: float) -> Host | 
     report = event.report
     host = state.hosts.get(report.host_id)
     if host is None:
-        if len(state.hosts) >= state.limits.hosts_max:
+        if state.stopped_hosts.get(report.host_id) == report.incarnation:
+            state.refuse(event.request_id, PreconditionFailed(
+                "HOST_STOPPED", f"Host {report.host_id} was ended because it was not needed: this daemon is out.",
+            ))
+            return None
+        if len(state.hosts) >= state.limits.hosts_known_max:
             state.refuse(event.request_id, CapacityExceeded(
-                "HOSTS_FULL", f"The scheduler knows {state.limits.hosts_max} hosts, its limit: this one is left out.",
+                "HOSTS_FULL",
+                f"The scheduler knows {state.limits.hosts_known_max} hosts, its limit: this one is left out.",
             ))
             return None
         host = Host(report.host_id, report.address, report.incarnation, now_s)
         state.hosts.add(host)
+        if report.gpu_count:
+            state.boots.came()
     elif report.incarnation in host.past_incarnations:
         state.refuse(event.request_id, PreconditionFailed(
             "STALE_INCARNATION", f"Host {report.host_id} has been started anew since: this daemon is out, or two"
@@ -165,9 +173,4 @@ def check_hosts(state: State, now_s: float) -> None:
             # Nothing is placed there any more, and the people who wait are told why.
             state.dirty = state.dirty or len(state.queue) > 0
         elif not host.alive and now_s - host.last_seen_s >= state.limits.host_forget_s:
-            state.hosts.forget(host.host_id)
-            state.retry_at.pop(host.host_id, None)
-            for run in state.runs:
-                run.avoided.pop(host.host_id, None)
-            state.forget_host(host.host_id)
-            state.capacity_changed = state.dirty = True
+            state.drop_host(host.host_id)

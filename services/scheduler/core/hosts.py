@@ -94,6 +94,8 @@ class Host:
     gpu_memory_bytes: int = 0
     gpu: GpuDescription | None = None
     draining: bool = False
+    # Provisioning wants it to go: no new work, and it is ended once nothing runs there.
+    retiring: bool = False
     heartbeats: int = 0
     alive: bool = True
     # Restored from the journal and not heard since.
@@ -110,7 +112,7 @@ class Host:
             return Liveness.DEAD
         if age_s >= limits.heartbeat_suspect_s or self.awaited:
             return Liveness.SUSPECT
-        return Liveness.DRAINING if self.draining else Liveness.ALIVE
+        return Liveness.DRAINING if self.draining or self.retiring else Liveness.ALIVE
 
     def takes_work(self, now_s: float, limits: Limits) -> bool:
         """True if new leases and workers may go there."""

@@ -18,7 +18,7 @@ class Limits:
     journal_records_max: int = 20_000
     # Sessions whose epoch is remembered beyond their last lease, run or worker.
     sessions_max: int = 50_000
-    hosts_max: int = 10_000
+    hosts_known_max: int = 10_000
     # Superseded incarnations of one host that are still recognised as old.
     incarnations_max: int = 16
     # Speculative (prepared, never run) workers on one host.
@@ -66,6 +66,21 @@ class Limits:
     pending_orphan_s: float = 60.0
     # Daemons' refusals of one run before the caller is told.
     grant_refusals_max: int = 20
+    # Provisioning: hosts of `gpus_per_host` GPUs that there are at least and at most; at most 0: nobody starts or stops
+    # hosts.
+    hosts_min: int = 1
+    hosts_max: int = 0
+    gpus_per_host: int = 8
+    # The target follows the highest demand of this long, plus a share of it, plus whole hosts. Speculation counts as
+    # demand up to these hosts only.
+    demand_peak_s: float = 300.0
+    headroom_share: float = 0.0
+    headroom_hosts: int = 1
+    # A surplus that lasted this long is drained.
+    power_off_after_s: float = 120.0
+    # A host that was asked for counts as failed after this long, and after a refusal nothing is asked for this long.
+    boot_timeout_s: float = 600.0
+    boot_retry_s: float = 10.0
     # Workers whose end with unsaved variables is remembered, so that who asks for these is told of it.
     ended_holders_max: int = 4096
     # Half-life of a session's GPU-cell rate in the eviction priority.

@@ -47,6 +47,8 @@ def _pool_reason(state: State, now_s: float) -> str:
     if state.hosts.open_for_work(now_s):
         return ""
     states = [host.liveness(now_s, state.limits) for host in state.hosts.with_gpus()]
+    if state.boots.count:
+        return "A GPU host is being started."
     if Liveness.DRAINING in states:
         return "Every GPU host is being drained and takes no new work."
     if any(seen is not Liveness.DEAD for seen in states):
@@ -102,7 +104,8 @@ def _run_reason(state: State, free: _Free, run: Run) -> str:
         return "The GPU host refused the cell and is asked again."
     if largest_free:
         return "Free GPUs are kept for a cell that waits for several of them."
-    return f"{_gpus(state.leases.gpus)} busy with {'another notebook' if others == 1 else 'other notebooks'}."
+    more = " Another host is being started." if state.boots.count else ""
+    return f"{_gpus(state.leases.gpus)} busy with {'another notebook' if others == 1 else 'other notebooks'}.{more}"
 
 
 def _gpus(count: int) -> str:

@@ -20,9 +20,11 @@ from looseleaf.services.scheduler.core.events import (
     ExecutionReported,
     GrantFailed,
     HeartbeatReceived,
+    HostsProvided,
     JournalRestored,
     LeaseGranted,
     LeaseRevoked,
+    PowerOnFailed,
     PreparationFailed,
     PreparationRequested,
     RevokeUnanswered,
@@ -36,6 +38,8 @@ from looseleaf.services.scheduler.core.holds import hold_ended_since
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
 from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.news import tell_positions
+from looseleaf.services.scheduler.core.provisioned import gpus_by_state
+from looseleaf.services.scheduler.core.provisioning import provision
 from looseleaf.services.scheduler.core.state import State
 from looseleaf.services.scheduler.core.views import PoolView, pool_view
 
@@ -99,6 +103,10 @@ def _dispatch(state: State, event: Event, now_s: float) -> None:
             preparing.worker_prepared(state, event, now_s)
         case PreparationFailed():
             preparing.preparation_failed(state, event, now_s)
+        case PowerOnFailed():
+            state.boots.fail(event.count, now_s)
+        case HostsProvided():
+            state.provided_hosts = event.host_ids
         case Tick():
             _tick(state, event, now_s)
 
@@ -151,6 +159,9 @@ def _tick(state: State, event: Tick, now_s: float) -> None:
         for record in state.journal.live():
             if record.state is ExecutionState.PENDING and record.execution_id not in state.runs:
                 endings.finish(state, record, ExecutionState.FAILED, "SCHEDULER_RESTARTED")
+    gpus = gpus_by_state(state, now_s)
+    state.provisioned.sample(gpus, now_s)
+    provision(state, gpus["speculative"], now_s)
     state.shares.forget_idle(now_s)
     for session_id in state.sessions.prune(lambda: _needed_sessions(state)):
         state.forget_session(session_id)

@@ -23,6 +23,7 @@ from looseleaf.services.scheduler.core.actions import (
     JournalTotals,
     Refuse,
 )
+from looseleaf.services.scheduler.core.boots import Boots
 from looseleaf.services.scheduler.core.eviction import GreedyDual
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, SessionRecord, Totals
 from looseleaf.services.scheduler.core.fairness import TenantShares
@@ -30,6 +31,7 @@ from looseleaf.services.scheduler.core.hosts import Host, HostTable, Worker
 from looseleaf.services.scheduler.core.journal import ExecutionJournal
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseTable
 from looseleaf.services.scheduler.core.limits import Limits
+from looseleaf.services.scheduler.core.meters import Peak, ProvisionedTime
 from looseleaf.services.scheduler.core.preparations import PreparationTable
 from looseleaf.services.scheduler.core.queue import RunQueue, RunTable
 from looseleaf.services.scheduler.core.room_index import RoomIndex
@@ -54,6 +56,14 @@ class State:
         self.accounts = Accounts(Totals())
         self.greedy = GreedyDual()
         self.shares = TenantShares(limits)
+        self.boots = Boots(limits)
+        self.demand = Peak(limits.demand_peak_s)
+        self.provisioned = ProvisionedTime()
+        self.surplus_since_s: float | None = None
+        # Hosts that may be ended; None: all.
+        self.provided_hosts: frozenset[HostId] | None = None
+        # Hosts that were ended, and the incarnation whose late heartbeats count for nothing.
+        self.stopped_hosts: OrderedDict[HostId, str] = OrderedDict()
         self.number = 0
         self.restored_at_s: float | None = None
         self.ready = False
@@ -92,9 +102,14 @@ class State:
         """Wants a host's record journaled."""
         self._writes["host", host.host_id] = JournalHost(host.record())
 
-    def forget_host(self, host_id: HostId) -> None:
-        """Wants a host's record dropped."""
+    def drop_host(self, host_id: HostId) -> None:
+        """Forgets a host on which nothing is leased, and wants its record dropped."""
+        self.hosts.forget(host_id)
+        self.retry_at.pop(host_id, None)
+        for run in self.runs:
+            run.avoided.pop(host_id, None)
         self._writes["host", host_id] = ForgetHost(host_id)
+        self.capacity_changed = self.dirty = True
 
     def write_session(self, session_id: SessionId, epoch: Epoch) -> None:
         """Wants a session's newest epoch journaled."""

@@ -63,6 +63,8 @@ class Daemon:
     gpus: int
     incarnation: int = 1
     up: bool = True
+    # Ended by provisioning: it comes back when one is asked for.
+    stopped: bool = False
     cut_off: bool = False
     beating: bool = False
     leases: dict[str, Held] = field(default_factory=dict)
@@ -106,6 +108,10 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
+        # In every second world hosts are started and ended by demand.
+        self.limits = LIMITS if seed % 2 else replace(
+            LIMITS, hosts_max=3, gpus_per_host=1, headroom_hosts=0, demand_peak_s=3.0, power_off_after_s=2.0,
+            boot_timeout_s=20.0, boot_retry_s=1.0)
         self.random = random.Random(seed)
         self.now_s = 0.0
         self.names = itertools.count(1)
@@ -135,7 +141,7 @@ class World:
         self.life += 1
         self.trail = []
         self.life_leases_from = next(self.lease_numbers)
-        self.scheduler = Scheduler(LIMITS, lambda: LeaseId(f"l{next(self.lease_numbers)}"))
+        self.scheduler = Scheduler(self.limits, lambda: LeaseId(f"l{next(self.lease_numbers)}"))
         self.send(ev.JournalRestored(
             tuple(self.disk_executions.values()), tuple(self.disk_hosts.values()),
             tuple(self.disk_sessions.values()), self.disk_totals))
@@ -229,6 +235,17 @@ class World:
                 for daemon in self.daemons:
                     if f"-{daemon.host_id}-" in action.request_id:
                         self.flights.append(partial(self.beaten, daemon, action))
+            case act.PowerOn(count):
+                self.power_on(count)
+            case act.StopHost(host_id):
+                daemon = next(d for d in self.daemons if d.host_id == host_id)
+                busy = [held for held in daemon.leases.values() if held.stage in ("running", "saving")]
+                assert not busy, "a host is ended under a cell"
+                kept = [w for w in daemon.workers.values() if daemon.keeps(w.worker_id, self.now_s)
+                        and daemon.holds[w.worker_id][1] >= self.told_epochs[w.session_id]]
+                assert not kept, "a host is ended whose worker is kept for its variables"
+                self.crash(daemon)
+                daemon.stopped = True
             case act.AnswerReport(request_id):
                 self.flights.append(lambda: self.reported(request_id))
 
@@ -327,6 +344,15 @@ class World:
         daemon.leases.clear()
         daemon.workers.clear()
         daemon.beating = False
+
+    def power_on(self, count: int) -> None:
+        assert self.limits.hosts_max
+        stopped = [daemon for daemon in self.daemons if daemon.stopped][:count]
+        for daemon in stopped:
+            daemon.stopped = False
+            self.flights.append(partial(self.restart, daemon))
+        if len(stopped) < count:
+            self.flights.append(self.reply(lambda: ev.PowerOnFailed(count - len(stopped), "NO_MORE_HOSTS")))
 
     def restart(self, daemon: Daemon) -> None:
         daemon.up, daemon.incarnation = True, daemon.incarnation + 1
@@ -479,7 +505,7 @@ class World:
         elif roll < 0.985:
             if daemon.up:
                 self.crash(daemon)
-            else:
+            elif not daemon.stopped:
                 self.restart(daemon)
         elif roll < 0.99:
             self.stand_still()
@@ -546,7 +572,7 @@ class World:
         self.faults = False
         for daemon in self.daemons:
             daemon.cut_off = daemon.beating = False
-            if not daemon.up:
+            if not daemon.up and not daemon.stopped:
                 self.restart(daemon)
         for _ in range(SETTLE_ROUNDS_MAX):
             self.now_s = round(self.now_s + 0.5, 3)
@@ -597,6 +623,6 @@ class World:
 
     def check_determinism(self) -> None:
         numbers = itertools.count(self.life_leases_from + 1)
-        again = Scheduler(LIMITS, lambda: LeaseId(f"l{next(numbers)}"))
+        again = Scheduler(self.limits, lambda: LeaseId(f"l{next(numbers)}"))
         for event, now_s, actions in self.trail:
             assert again.handle(event, now_s) == actions, "the same events led to other actions"

@@ -228,7 +228,7 @@ def test_dead_big_host_still_counts_for_what_can_fit(new_rig: Any) -> None:
 
 
 def test_host_beyond_the_bound_is_left_out(new_rig: Any) -> None:
-    rig = new_rig(hosts_max=1)
+    rig = new_rig(hosts_known_max=1)
     rig.heartbeat("h0")
     rig.heartbeat("h1")
     assert rig.one(act.Refuse).reason == "HOSTS_FULL"

@@ -1,0 +1,38 @@
+"""Where provisioned GPU-seconds went, sampled with each tick: every GPU that is paid for is in one state."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from looseleaf.services.scheduler.core.facts import ExecutionState
+from looseleaf.services.scheduler.core.hosts import Host, Liveness
+from looseleaf.services.scheduler.core.meters import GPU_STATES
+from looseleaf.services.scheduler.core.state import State
+
+_LEASED: Final = {ExecutionState.STARTED: "running", ExecutionState.FINISHED: "saving"}
+
+
+def gpus_by_state(state: State, now_s: float) -> dict[str, int]:
+    """How many GPUs are in each state now: leased ones by their cell, others by what stands on them."""
+    gpus = dict.fromkeys(GPU_STATES, 0)
+    gpus["boot"] = state.boots.count * state.limits.gpus_per_host
+    for entry in state.leases:
+        record = state.journal.get(entry.lease.execution_id)
+        # A cell of which the journal has forgotten everything may still run.
+        doing = _LEASED.get(record.state, "preparing") if record is not None else "running"
+        gpus[doing] += len(entry.lease.gpu_indices)
+    for host in state.hosts.with_gpus():
+        if host.liveness(now_s, state.limits) is not Liveness.DEAD:
+            _count_unleased(state, host, gpus)
+    return gpus
+
+
+def _count_unleased(state: State, host: Host, gpus: dict[str, int]) -> None:
+    stands: dict[int, str] = {}
+    for worker in host.workers.values():
+        for index in worker.gpu_indices:
+            if worker.has_run or index not in stands:
+                stands[index] = "warm" if worker.has_run else "speculative"
+    for index in range(host.gpu_count):
+        if not state.leases.occupied(host.host_id, index):
+            gpus[stands.get(index, "idle")] += 1

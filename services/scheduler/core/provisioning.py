@@ -1,0 +1,112 @@
+"""How many hosts there should be (design §6): follows demand, drains the emptiest, never ends a running cell.
+
+Demand in GPUs = leases + runs that wait + speculative workers on GPUs, these up to the headroom only. The target is its
+peak in the last `demand_peak_s`, plus headroom, in whole hosts. Looked at with ticks only. Off while `hosts_max` is 0.
+"""
+
+from __future__ import annotations
+
+import math
+
+from looseleaf.ids import HostId
+from looseleaf.services.scheduler.core.actions import DrainHost, PowerOn, StopHost, UndrainHost
+from looseleaf.services.scheduler.core.granting import waiting_gpus
+from looseleaf.services.scheduler.core.hosts import Host, Liveness
+from looseleaf.services.scheduler.core.limits import Limits
+from looseleaf.services.scheduler.core.state import State
+
+
+def target_gpus(peak_gpus: float, limits: Limits) -> int:
+    """GPUs that should be there: whole hosts of `gpus_per_host`, between `hosts_min` and `hosts_max` hosts."""
+    needed = peak_gpus * (1.0 + limits.headroom_share) / limits.gpus_per_host
+    # A share such as 1.1 x 10 must not become 12 hosts by rounding.
+    hosts = math.ceil(needed - 1e-9) + limits.headroom_hosts
+    return min(max(hosts, limits.hosts_min), limits.hosts_max) * limits.gpus_per_host
+
+
+def provision(state: State, speculative_gpus: int, now_s: float) -> None:
+    """One look at demand and hosts."""
+    limits = state.limits
+    if not limits.hosts_max or not state.ready:
+        return
+    boots = state.boots
+    boots.expire(now_s)
+    bounded = min(speculative_gpus, limits.headroom_hosts * limits.gpus_per_host)
+    peak = state.demand.add(state.leases.gpus + waiting_gpus(state, now_s) + bounded, now_s)
+    target = target_gpus(peak, limits)
+    living = [host for host in state.hosts.with_gpus() if host.liveness(now_s, limits) is not Liveness.DEAD]
+    staying = [host for host in living if not host.retiring and not host.draining]
+    have = sum(host.gpu_count for host in staying) + boots.count * limits.gpus_per_host
+    if have < target:
+        state.surplus_since_s = None
+        _grow(state, living, target - have, now_s)
+    else:
+        _shrink(state, staying, have - target, now_s)
+    for host in living:
+        if host.retiring and _may_stop(state, host, now_s):
+            _stop(state, host)
+
+
+def _grow(state: State, living: list[Host], missing_gpus: int, now_s: float) -> None:
+    """Takes hosts back that were to go, the fullest first; then asks for new ones."""
+    retiring = [host for host in living if host.retiring and not host.draining]
+    for host in sorted(retiring, key=lambda host: (-len(state.leases.on_host(host.host_id)), host.host_id)):
+        if missing_gpus <= 0:
+            return
+        _retire(state, host, False)
+        state.act(UndrainHost(host.host_id))
+        missing_gpus -= host.gpu_count
+    room = state.limits.hosts_max - sum(1 for _host in living) - state.boots.count
+    count = min(math.ceil(missing_gpus / state.limits.gpus_per_host), room)
+    if count > 0 and now_s >= state.boots.not_before_s:
+        state.boots.order(count, now_s)
+        state.act(PowerOn(count))
+        # Those who wait are told of it.
+        state.news_due = True
+
+
+def _shrink(state: State, staying: list[Host], surplus_gpus: int, now_s: float) -> None:
+    """Drains the emptiest hosts once the surplus has lasted; hosts that are not ours to end stay."""
+    smallest = min((host.gpu_count for host in staying), default=0)
+    if not staying or surplus_gpus < smallest:
+        state.surplus_since_s = None
+        return
+    if state.surplus_since_s is None:
+        state.surplus_since_s = now_s
+    if now_s - state.surplus_since_s < state.limits.power_off_after_s:
+        return
+    for host in sorted(staying, key=lambda host: _emptiness(state, host)):
+        ours = state.provided_hosts is None or host.host_id in state.provided_hosts
+        if ours and host.gpu_count <= surplus_gpus:
+            surplus_gpus -= host.gpu_count
+            _retire(state, host, True)
+            state.act(DrainHost(host.host_id))
+
+
+def _emptiness(state: State, host: Host) -> tuple[int, int, float, HostId]:
+    """Least first: leased GPUs, then workers kept for variables, then what its warm workers are worth."""
+    leased = sum(len(entry.lease.gpu_indices) for entry in state.leases.on_host(host.host_id))
+    kept = sum(1 for worker in host.workers.values() if worker.hold is not None)
+    return leased, kept, sum(worker.eviction_priority for worker in host.workers.values()), host.host_id
+
+
+def _retire(state: State, host: Host, retiring: bool) -> None:
+    host.retiring = retiring
+    state.hosts.touch(host.host_id)
+    state.dirty = True
+
+
+def _may_stop(state: State, host: Host, now_s: float) -> bool:
+    """True if nothing would be lost but what can be made ready again."""
+    if state.leases.on_host(host.host_id) or state.preparations.on_host(host.host_id):
+        return False
+    return not any(worker.stage.busy or now_s < worker.held_until_s for worker in host.workers.values())
+
+
+def _stop(state: State, host: Host) -> None:
+    """The host is no longer counted on, and heartbeats of this daemon that come late are refused."""
+    state.act(StopHost(host.host_id))
+    state.stopped_hosts[host.host_id] = host.incarnation
+    while len(state.stopped_hosts) > state.limits.hosts_known_max:
+        state.stopped_hosts.popitem(last=False)
+    state.drop_host(host.host_id)

@@ -1,0 +1,213 @@
+"""How many hosts there are: by demand, never fewer than run cells, never more than allowed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from looseleaf.ids import HostId, WorkerId
+from looseleaf.services.scheduler.core import actions as act
+from looseleaf.services.scheduler.core import events as ev
+from looseleaf.services.scheduler.core.facts import ExecutionState, WorkerStage
+from looseleaf.services.scheduler.core.limits import Limits
+from looseleaf.services.scheduler.core.meters import Peak
+from looseleaf.services.scheduler.core.provisioning import target_gpus
+
+SMALL = {
+    "hosts_min": 1, "hosts_max": 4, "gpus_per_host": 2, "demand_peak_s": 20.0, "headroom_hosts": 0,
+    "power_off_after_s": 10.0, "boot_timeout_s": 60.0, "boot_retry_s": 5.0,
+    "heartbeat_suspect_s": 900.0, "heartbeat_dead_s": 1000.0,
+}
+
+
+@pytest.fixture
+def small(new_rig: Any) -> Any:
+    """One host of two GPUs; up to four may be asked for."""
+    made = new_rig(**SMALL)
+    made.heartbeat("h0", gpus=2)
+    return made
+
+
+@given(st.lists(st.tuples(st.floats(0, 20), st.integers(0, 50)), min_size=1, max_size=40))
+def test_peak_is_the_highest_value_of_the_window(steps: list[tuple[float, int]]) -> None:
+    peak, now_s, values = Peak(30.0), 0.0, []
+    for pause_s, value in steps:
+        now_s += pause_s
+        values.append((now_s, value))
+        assert peak.add(value, now_s) == max(v for at_s, v in values if now_s - at_s <= 30.0)
+
+
+@given(st.floats(0, 1000), st.floats(0, 2), st.integers(0, 3), st.integers(1, 8))
+def test_target_is_whole_hosts_that_hold_the_peak_within_the_bounds(
+    peak: float, share: float, headroom: int, gpus_per_host: int,
+) -> None:
+    limits = Limits(
+        hosts_min=2, hosts_max=20, gpus_per_host=gpus_per_host, headroom_share=share, headroom_hosts=headroom)
+    target = target_gpus(peak, limits)
+    assert target % gpus_per_host == 0
+    assert 2 <= target // gpus_per_host <= 20
+    assert target == 20 * gpus_per_host or target >= peak * (1 + share) - 1e-6
+
+
+def test_nothing_is_started_or_ended_unless_hosts_max_is_set(rig: Any) -> None:
+    for number in range(9):
+        rig.run(f"x{number}", f"s{number}")
+    assert rig.pass_time(2.0) == []
+
+
+def test_waiting_runs_power_hosts_on_up_to_the_limit_and_once_only(small: Any) -> None:
+    for number in range(5):
+        small.run(f"x{number}", f"s{number}")
+    small.pass_time(1.0)
+    assert small.one(act.PowerOn).count == 2
+    small.pass_time(1.0)
+    assert small.all(act.PowerOn) == []
+    for number in range(5, 30):
+        small.run(f"x{number}", f"s{number}")
+    small.pass_time(1.0)
+    assert small.one(act.PowerOn).count == 1
+
+
+def test_run_that_waits_for_its_own_session_is_no_demand(small: Any) -> None:
+    for number in range(6):
+        small.run(f"x{number}", "s0")
+    small.pass_time(1.0)
+    assert small.all(act.PowerOn) == []
+
+
+def test_people_who_wait_for_the_first_host_are_told_of_its_start(new_rig: Any) -> None:
+    rig = new_rig(**SMALL)
+    rig.run("x1")
+    rig.pass_time(1.0)
+    assert rig.one(act.PowerOn).count == 1
+    assert [told.reason for told in rig.all(act.NotifyQueue)] == ["A GPU host is being started."]
+
+
+def test_host_that_never_boots_is_asked_for_again_after_its_time(small: Any) -> None:
+    for number in range(4):
+        small.run(f"x{number}", f"s{number}")
+    small.pass_time(1.0)
+    assert small.one(act.PowerOn).count == 1
+    small.pass_time(59.0)
+    assert small.all(act.PowerOn) == []
+    small.pass_time(2.0)
+    assert small.one(act.PowerOn).count == 1
+
+
+def test_refused_power_on_is_tried_again_after_a_pause(small: Any) -> None:
+    for number in range(4):
+        small.run(f"x{number}", f"s{number}")
+    small.pass_time(1.0)
+    small.send(ev.PowerOnFailed(1, "NO_MORE_HOSTS"))
+    small.pass_time(1.0)
+    assert small.all(act.PowerOn) == []
+    small.pass_time(5.0)
+    assert small.one(act.PowerOn).count == 1
+
+
+def test_surplus_is_drained_emptiest_first_after_it_lasted_and_ended_when_empty(small: Any) -> None:
+    small.heartbeat("h1", gpus=2)
+    lease = small.lease("x1", "s1")
+    assert lease.host_id == "h0"
+    small.pass_time(1.0)
+    small.pass_time(9.0)
+    assert small.all(act.DrainHost) == []
+    small.pass_time(2.0)
+    assert [type(action).__name__ for action in small.last] == ["ForgetHost", "DrainHost", "StopHost"]
+    assert small.one(act.StopHost).host_id == "h1"
+    assert [host.host_id for host in small.scheduler.pool(small.now_s).hosts] == ["h0"]
+
+
+def test_drained_host_ends_only_after_its_cell_and_gets_no_new_one(small: Any) -> None:
+    small.heartbeat("h1", gpus=2)
+    leases = [small.lease(f"x{n}", f"s{n}") for n in range(3)]
+    assert leases[2].host_id == "h1"
+    small.finish(leases[0])
+    small.finish(leases[1])
+    for _ in range(40):
+        small.pass_time(1.0)
+        if small.all(act.DrainHost):
+            break
+    assert small.one(act.DrainHost).host_id == "h0"
+    assert small.one(act.StopHost).host_id == "h0"
+    small.report(leases[2], ExecutionState.STARTED)
+    small.pass_time(30.0)
+    assert small.all(act.DrainHost) == []
+
+
+def test_host_with_a_kept_worker_is_not_ended(small: Any, worker: Any) -> None:
+    small.heartbeat("h1", gpus=2)
+    small.run("x0", "s0", gpus=2)
+    small.granted(small.one(act.GrantLease).lease)
+    busy = small.one(act.NotifyLease).lease
+    other = small.lease("x1", "s1", gpus=2)
+    small.report(busy, ExecutionState.STARTED)
+    small.report(other, ExecutionState.STARTED)
+    small.finish(other, worker="w1")
+    small.scheduler.state.hosts.worker(HostId("h1"), WorkerId("w1")).held_until_s = 1e6
+    for _ in range(50):
+        small.pass_time(1.0)
+        assert small.all(act.StopHost) == []
+
+
+def test_host_that_was_to_go_is_taken_back_before_a_new_one_is_started(small: Any) -> None:
+    small.heartbeat("h1", gpus=2)
+    first = small.lease("x0", "s0")
+    second = small.lease("x1", "s1")
+    third = small.lease("x2", "s2")
+    small.finish(first)
+    small.report(second, ExecutionState.STARTED)
+    small.report(third, ExecutionState.STARTED)
+    small.pass_time(25.0)
+    for _ in range(12):
+        small.pass_time(1.0)
+    assert small.scheduler.state.hosts.get(HostId("h0")).retiring
+    for number in range(5, 7):
+        small.run(f"x{number}", f"s{number}")
+    small.pass_time(1.0)
+    assert small.one(act.UndrainHost).host_id == "h0"
+    assert small.all(act.PowerOn) == []
+    assert len(small.all(act.GrantLease)) == 1
+
+
+def test_late_heartbeat_of_an_ended_host_is_refused_and_a_new_start_is_welcome(small: Any) -> None:
+    small.heartbeat("h1", gpus=2)
+    for _ in range(3):
+        small.pass_time(15.0)
+    assert len(small.scheduler.state.hosts) == 1
+    gone = small.scheduler.state.stopped_hosts.popitem()[0]
+    small.scheduler.state.stopped_hosts[gone] = "i1"
+    small.heartbeat(gone, gpus=2)
+    assert small.one(act.Refuse).reason == "HOST_STOPPED"
+    small.heartbeat(gone, gpus=2, incarnation="i2")
+    assert small.one(act.AnswerHeartbeat)
+
+
+def test_host_that_the_provider_does_not_own_stays(small: Any) -> None:
+    small.heartbeat("h1", gpus=2)
+    small.send(ev.HostsProvided(frozenset({HostId("h1")})))
+    lease = small.lease("x1", "s1", gpus=2)
+    assert lease.host_id == "h0"
+    small.finish(lease)
+    for _ in range(9):
+        small.pass_time(15.0)
+    assert [host.host_id for host in small.scheduler.state.hosts] == ["h0"]
+
+
+def test_every_provisioned_gpu_second_is_in_one_state(small: Any, worker: Any) -> None:
+    small.scheduler.state.provisioned.sample({}, 0.0)
+    running = small.lease("x0", "s0")
+    small.report(running, ExecutionState.STARTED)
+    small.pass_time(4.0)
+    small.finish(running, worker="w0")
+    small.heartbeat("h0", gpus=2, workers=(
+        worker("w0", "s0", gpus=(0,)), worker("w1", "s1", WorkerStage.CONTEXT_READY)))
+    small.pass_time(3.0)
+    gpu_s = dict(small.scheduler.state.provisioned.gpu_s)
+    assert gpu_s.pop("running") == 4.0
+    assert gpu_s.pop("warm") == 3.0
+    assert gpu_s.pop("idle") == 4.0 + 3.0
+    assert not any(gpu_s.values())
