@@ -15,7 +15,8 @@ from IPython.core.error import StdinNotImplementedError
 # (prompt, is_password, number of the question)
 Ask = Callable[[str, bool, int], None]
 _INTERRUPT_POLL_S = 0.1
-_NOT_SUPPORTED = "raw_input was called, but this frontend does not support input requests."
+# As ipykernel says it, of each.
+_NOT_SUPPORTED = "{} was called, but this frontend does not support input requests."
 
 
 class Interaction:
@@ -38,8 +39,9 @@ class Interaction:
         self._answers.put((number, value, refused))
 
     def _question(self, prompt: str, password: bool) -> str:
+        refusal = _NOT_SUPPORTED.format("getpass" if password else "raw_input")
         if not self._allowed or os.getpid() != self._pid:
-            raise StdinNotImplementedError(_NOT_SUPPORTED)
+            raise StdinNotImplementedError(refusal)
         self._number = number = self._number + 1
         try:
             self._ask(prompt, password, number)
@@ -47,7 +49,7 @@ class Interaction:
         except KeyboardInterrupt:
             raise KeyboardInterrupt("Interrupted by user") from None
         if refused:
-            raise StdinNotImplementedError(_NOT_SUPPORTED)
+            raise StdinNotImplementedError(refusal)
         return value
 
     def _wait(self, number: int) -> tuple[str, bool]:

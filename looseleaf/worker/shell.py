@@ -7,6 +7,7 @@ import os
 import pdb  # noqa: T100 - its debugger is replaced
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from subprocess import CalledProcessError
@@ -105,9 +106,15 @@ class WorkerCompiler(CachingCompiler):
     def __init__(self) -> None:
         super().__init__()
         self.next_name = ""
+        self._folder = ""
 
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
         name, self.next_name = self.next_name, ""
+        if name:
+            self._folder = os.path.dirname(name)
+        elif self._folder:
+            # What a cell has run, such as the text below `%%capture`: IPython shows tracebacks by the kind of name.
+            name = f"{self._folder}/{zlib.crc32(raw_code.encode('utf-8', 'surrogatepass'))}.py"
         return name or super().get_code_name(raw_code, transformed_code, number)
 
     def add_source(self, name: str, number: int, source: str) -> None:
