@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -132,3 +133,23 @@ def test_probe_of_what_is_not_installed_but_lies_there_keeps_it_out_of_zygotes(o
     for name in ("own", "uses_own"):
         assert outcomes[name]["verdict"] == "foreign"
         assert "beside_the_notebook" in outcomes[name]["detail"]
+
+
+def test_probe_forked_from_a_zygote_answers_on_its_channel_and_ends(bare_zygote: Any) -> None:
+    ours, theirs = socket.socketpair()
+    null = os.open(os.devnull, os.O_RDWR)
+    try:
+        imports = ["xml.dom.minidom", "no_such"]
+        message = {"t": "FORK", "v": 1, "id": 9, "title": "", "kind": "probe", "imports": imports}
+        bare_zygote.control.send(message, [theirs.fileno(), null, null, 2])
+        reply = bare_zygote.control.recv(60)[0]
+    finally:
+        os.close(null)
+        theirs.close()
+    assert reply["t"] == "FORKED", reply
+    with ours, ours.makefile() as stream:
+        said = [json.loads(line) for line in stream]
+    assert [line["begin"] for line in said if "begin" in line] == ["xml.dom.minidom", "no_such"]
+    assert (said[-1]["result"]["verdict"], said[-1]["result"]["culprit"]) == ("error", "no_such")
+    assert "xml.dom.minidom" in said[-1]["result"]["modules"]
+    assert os.waitstatus_to_exitcode(os.waitpid(reply["pid"], 0)[1]) == 0
