@@ -80,7 +80,8 @@ def writes_are_seen(device: str) -> dict[str, Any]:
         ((last, dirty),) = tracker.tables(span, [last], WRITE_REGION_BYTES)
         assert dirty == [at * 4 // WRITE_REGION_BYTES], f"{name} at {at}: {dirty}"
         counts[name] += 1
-    return {**counts, **silent_updates(device, tracker)}
+    absent = {} if device == "cpu" or "cupy" in counts else {"cupy": "not installed"}
+    return {**counts, **absent, **silent_updates(device, tracker)}
 
 
 def write_ways(values: torch.Tensor, device: str) -> dict[str, Callable[[int, float], object]]:
