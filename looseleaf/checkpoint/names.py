@@ -24,10 +24,14 @@ def hidden_names(shell: Any) -> Callable[[str], bool]:
     """
     namespace: dict[str, Any] = shell.user_ns
     initial = {**shell.user_ns_hidden, **namespace}
+    # Asked for each name of a session before each of its cells.
+    known = {*initial, *_TABLES, *LAST_RESULTS}
 
     def is_hidden(name: str) -> bool:
         if name.startswith("_") and _SHELLS_OWN.fullmatch(name):
             return True
+        if name not in known:
+            return False
         value = namespace.get(name, _MISSING)
         if name in _TABLES:
             return value is namespace.get(_TABLES[name], _MISSING)
