@@ -217,6 +217,10 @@ class DaemonConfig(ServiceConfig):
         default=60.0, ge=0, description="how long a worker is kept for variables that cannot be saved; 0: not at all")
     python: str = Field(default=sys.executable, description="interpreter of zygotes and workers")
     base_imports: tuple[str, ...] = Field(default=BASE_IMPORTS, description="head set that zygotes import, a JSON list")
+    zygotes_max: int = Field(
+        default=16, ge=0, le=256, description="zygotes besides the base, for imports that several cells share; 0: none")
+    zygote_memory_bytes: int = Field(
+        default=0, ge=0, description="memory of all zygotes together; 0: a quarter of the host's")
     hash_seed: str = Field(default="0", description="PYTHONHASHSEED of the pool's kernels and workers")
     workers_max: int = Field(default=32, ge=1, description="workers at once")
     worker_user: str = Field(

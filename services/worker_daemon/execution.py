@@ -148,7 +148,9 @@ class CellExecution:
         await self._pool.make_way(lease, but=wanted)
         wanted_id = wanted.facts.worker_id if wanted is not None else None
         # That it may be used was decided before others made way for it.
-        async with self._pool.reserved(wanted_id, lease.session_id, lease.epoch, even_outdated=True) as worker:
+        async with self._pool.reserved(
+            wanted_id, lease.session_id, lease.epoch, self.start.recipe.imports, even_outdated=True
+        ) as worker:
             self._worker = worker
             if worker is not wanted:
                 self._path = "START_PATH_COLD"

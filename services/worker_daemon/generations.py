@@ -1,9 +1,13 @@
-"""The host's zygotes: one that forks, those of earlier environments until their last fork is answered (design §5)."""
+"""The host's zygotes: one tree that forks, those of earlier environments until their last fork is answered (design §5).
+
+Each generation is a base and what the import cache forks from it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from contextvars import Context
 from typing import Any, Final
 
@@ -12,6 +16,9 @@ import structlog
 from looseleaf.environment import Environment
 from looseleaf.errors import Unavailable
 from looseleaf.services.worker_daemon.core.generations import Action, GenerationRules, StartZygote
+from looseleaf.services.worker_daemon.core.zygote_nodes import TreeKey
+from looseleaf.services.worker_daemon.import_cache import ForkRequest, ImportCache
+from looseleaf.services.worker_daemon.poison import is_poison
 from looseleaf.services.worker_daemon.zygote import Zygote
 
 log = structlog.get_logger()
@@ -21,12 +28,13 @@ LOOK_INTERVAL_S: Final = 2.0
 
 
 class ZygoteGenerations:
-    """Forks workers from packages as they are installed now; see `Forker`.
+    """Forks workers from packages as they are installed now.
 
-    `new_zygote` makes one that is not started.
+    `new_zygote` makes a base that is not started; `cache` forks further zygotes from it, and workers.
     """
 
-    def __init__(self, new_zygote: Callable[[], Zygote]) -> None:
+    def __init__(self, new_zygote: Callable[[], Zygote], cache: ImportCache) -> None:
+        self.cache = cache
         self._new_zygote = new_zygote
         self._rules = GenerationRules()
         self._zygotes: dict[int, Zygote] = {}
@@ -43,26 +51,32 @@ class ZygoteGenerations:
     async def start(self) -> None:
         """Starts the first zygote and waits until it is ready. Raises as `Zygote.start`."""
         await self._add(1).start()
+        self.cache.start()
         self._watcher = asyncio.create_task(self._watch(), context=Context())
 
     def _add(self, number: int) -> Zygote:
         zygote = self._zygotes[number] = self._new_zygote()
+        key = TreeKey(number)
+        self.cache.open(key, zygote)
 
         def ready() -> None:
             self._environment = zygote.environment or self._environment
             self._rules.confirmed(number, zygote.environment_id)
+            self.cache.base_ready(key)
 
         zygote.on_ready = ready
+        zygote.on_down = lambda hopeless: self.cache.base_down(key, hopeless)
         return zygote
 
     @property
     def pids(self) -> list[int]:
-        """Of the zygotes that live, oldest first."""
-        return [zygote.pid for _, zygote in sorted(self._zygotes.items()) if zygote.pid]
+        """Of the zygotes that live, bases first, oldest first."""
+        bases = [zygote.pid for _, zygote in sorted(self._zygotes.items()) if zygote.pid]
+        return bases + self.cache.tail_pids
 
     @property
     def imports(self) -> tuple[str, ...]:
-        """Modules that workers forked now have from the start."""
+        """Modules that every worker forked now has from the start."""
         return self._zygotes[self._rules.newest.number].imports if self._zygotes else ()
 
     async def environment_id(self) -> str:
@@ -72,16 +86,27 @@ class ZygoteGenerations:
             self._carry_out(self._rules.seen(current))
             return current
 
-    async def fork(self, title: str, env: dict[str, str], fds: list[int]) -> int:
-        """See `Zygote.fork`; after an install it waits for the new zygote as long as one may take to start."""
+    @asynccontextmanager
+    async def request(self, imports: Iterable[str]) -> AsyncIterator[ForkRequest]:
+        """A worker that should have these imports from the start, as far as a zygote has them; see `ForkRequest`.
+
+        After an install its fork waits for the new zygote as long as one may take to start.
+        """
         await self.environment_id()
         if self._stopped:
             raise Unavailable("ZYGOTE_DOWN", "this host is being stopped; nothing was run")
         number = self._rules.fork_began()
+        request = self.cache.request(TreeKey(number), imports)
         try:
-            return await self._zygotes[number].fork(title, env, fds)
+            yield request
         finally:
+            request.close()
             self._carry_out(self._rules.fork_ended(number))
+
+    def failed(self, pid: int, error: BaseException) -> None:
+        """What was asked of a worker failed: its zygote is given up if it is why the worker cannot use CUDA."""
+        if is_poison(error):
+            self.cache.poisoned(pid)
 
     async def _look(self) -> str:
         if self._environment is None:
@@ -103,6 +128,7 @@ class ZygoteGenerations:
                 self._add(action.number).begin()
             else:
                 self.on_evicted()
+                self.cache.close(TreeKey(action.number))
                 self._start(self._zygotes.pop(action.number).stop())
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
@@ -117,4 +143,5 @@ class ZygoteGenerations:
         if self._watcher is not None:
             self._watcher.cancel()
             await asyncio.gather(self._watcher, return_exceptions=True)
+        await self.cache.stop()
         await asyncio.gather(*(zygote.stop() for zygote in self._zygotes.values()), *self._tasks)

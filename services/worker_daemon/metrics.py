@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -10,10 +9,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from looseleaf.rpc.metrics import BYTES_BUCKETS, LATENCY_BUCKETS_S, START_BUCKETS_S, prepare_seconds
 from looseleaf.services.worker_daemon.core.worker_ends import WorkerEnd
+from looseleaf.services.worker_daemon.core.zygote_facts import Verdict
 from looseleaf.services.worker_daemon.generations import ZygoteGenerations
 from looseleaf.v1 import scheduler_pb2
 
 WORKER_STAGES: Final = ("import", "restore")
+# Of the base, of nodes below it, and of a worker that no zygote could serve.
+FORK_DEPTHS: Final = ("0", "1", "2", "3", "4+", "fresh")
 PREFETCH_RESULTS: Final = ("used", "stale", "wasted")
 
 
@@ -47,13 +49,26 @@ class DaemonMetrics:
         self._nodes = Gauge(
             "looseleaf_import_cache_nodes", "Zygotes that live: warm processes to fork from", registry=registry)
         self._hits = Counter(
-            "looseleaf_import_cache_hits", "Preparations whose packages the zygote had all imported",
-            registry=registry)
+            "looseleaf_import_cache_hits", "Workers whose imports their zygote all had", registry=registry)
         self._lacks = Counter(
-            "looseleaf_import_cache_misses", "Preparations that had to import packages", registry=registry)
+            "looseleaf_import_cache_misses", "Workers that had to import more than their zygote had", registry=registry)
         self._evictions = Counter(
-            "looseleaf_import_cache_evictions", "Zygotes that were replaced, as after an install", registry=registry)
-        self._zygotes: ZygoteGenerations | None = None
+            "looseleaf_import_cache_evictions", "Zygotes that were ended, for room or after an install",
+            registry=registry)
+        self._forks = Counter(
+            "looseleaf_import_cache_forks", "Workers, by how deep in the tree their zygote was", ["depth"],
+            registry=registry)
+        self._fork_seconds = Histogram(
+            "looseleaf_import_cache_fork_seconds", "Time from the request to a zygote to its answer",
+            buckets=LATENCY_BUCKETS_S, registry=registry)
+        self._builds = Counter(
+            "looseleaf_import_cache_builds", "Imports that were to get a zygote, by what a probe or the build said",
+            ["verdict"], registry=registry)
+        self._build_seconds = Histogram(
+            "looseleaf_import_cache_build_seconds", "Time from the fork of a zygote to its readiness, imports included",
+            buckets=LATENCY_BUCKETS_S, registry=registry)
+        self._pss = Gauge(
+            "looseleaf_import_cache_pss_bytes", "Memory of all zygotes, shared pages counted once", registry=registry)
         for result in PREFETCH_RESULTS:
             self._prefetch.labels(result)
         for kind in ("var", "import", "device"):
@@ -61,23 +76,35 @@ class DaemonMetrics:
 
     def follow(self, zygotes: ZygoteGenerations) -> None:
         """Shows the import cache of this host."""
-        self._zygotes = zygotes
+        figures = zygotes.cache.figures
         self._nodes.set_function(lambda: len(zygotes.pids))
+        self._pss.set_function(lambda: figures.pss_bytes)
         zygotes.on_evicted = self._evictions.inc
+        figures.on_fork, figures.on_build = self._cache_forked, self._cache_built
+        figures.on_end = lambda _why: self._evictions.inc()
+        for depth in FORK_DEPTHS:
+            self._forks.labels(depth)
+
+    def _cache_forked(self, depth: int | None, seconds: float, lacking: bool) -> None:
+        self._forks.labels("fresh" if depth is None else FORK_DEPTHS[min(depth, len(FORK_DEPTHS) - 2)]).inc()
+        self._fork_seconds.observe(seconds)
+        (self._lacks if lacking else self._hits).inc()
+
+    def _cache_built(self, verdict: Verdict, seconds: float) -> None:
+        self._builds.labels(str(verdict)).inc()
+        if verdict is Verdict.CLEAN:
+            self._build_seconds.observe(seconds)
 
     def forked(self, fork_s: float) -> None:
         """A worker was forked and said hello."""
         self._prepare.labels("fork").observe(fork_s)
 
-    def prepared(self, stage_ms: Mapping[str, float], mapped_bytes: int, imports: Iterable[str]) -> None:
-        """A worker holds a recipe's closures; `imports`: modules that the recipe names."""
+    def prepared(self, stage_ms: Mapping[str, float], mapped_bytes: int) -> None:
+        """A worker holds a recipe's closures."""
         for stage in WORKER_STAGES:
             if stage in stage_ms:
                 self._prepare.labels(stage).observe(stage_ms[stage] / 1000)
         self._restore.observe(mapped_bytes)
-        if self._zygotes is not None:
-            lacking = _packages(imports) - _packages(self._zygotes.imports)
-            (self._lacks if lacking else self._hits).inc()
 
     def prefetched(self, result: str) -> None:
         """What became of a worker that was prepared before Run: one of PREFETCH_RESULTS."""
@@ -115,8 +142,3 @@ def exit_reason(how: str, end: WorkerEnd | None) -> str:
     if how.startswith("was killed by"):
         return "other_signal"
     return "exited" if how == "exited with code 0" else "exit_code"
-
-
-def _packages(modules: Iterable[str]) -> frozenset[str]:
-    """The packages of modules, without those of Python itself."""
-    return frozenset(name.partition(".")[0] for name in modules) - sys.stdlib_module_names

@@ -6,10 +6,10 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -53,6 +53,31 @@ class EndedHolder:
     ended_s: float
 
 
+class ForkAttempts(Forker, Protocol):
+    """As ForkRequest: one fork at a time, and another one while `again` says so."""
+
+    @property
+    def again(self) -> bool:
+        """There is another way to try."""
+        ...
+
+
+class WorkerSource(Protocol):
+    """ZygoteGenerations, or a test's stand-in."""
+
+    def request(self, imports: Iterable[str]) -> AbstractAsyncContextManager[ForkAttempts]:
+        """See ZygoteGenerations.request."""
+        ...
+
+    async def environment_id(self) -> str:
+        """See ZygoteGenerations.environment_id."""
+        ...
+
+    def failed(self, pid: int, error: BaseException) -> None:
+        """See ZygoteGenerations.failed."""
+        ...
+
+
 class WorkerPool:
     """Hands out workers; ends idle ones by the roster's rules.
 
@@ -61,7 +86,7 @@ class WorkerPool:
 
     def __init__(
         self,
-        forker: Forker,
+        source: WorkerSource,
         reaper: Reaper,
         rules: KeepRules,
         limits: WorkerLimits,
@@ -76,7 +101,7 @@ class WorkerPool:
         self._environment_id = ""
         self._processes: dict[WorkerId, WorkerProcess] = {}
         self._forks_under_way = 0
-        self._forker = forker
+        self._source = source
         self._reaper = reaper
         self._limits = limits
         self._new_requests = new_requests
@@ -112,7 +137,7 @@ class WorkerPool:
 
         Those that hold what no version has stay: such a variable's cell runs there or nowhere.
         """
-        self._environment_id = await self._forker.environment_id()
+        self._environment_id = await self._source.environment_id()
         for facts in self.facts():
             if not facts.is_of(self._environment_id, "") and facts.evictable and not facts.unsaved:
                 self._start(self.evict(facts.worker_id, worker_ends.INSTALLED_SINCE))
@@ -137,23 +162,25 @@ class WorkerPool:
 
     @asynccontextmanager
     async def reserved(
-        self, worker_id: WorkerId | None, session_id: SessionId, epoch: Epoch, **accepted: Any
+        self, worker_id: WorkerId | None, session_id: SessionId, epoch: Epoch, imports: Iterable[str] = (),
+        **accepted: Any,
     ) -> AsyncIterator[WorkerProcess]:
         """The named worker if it is `usable`, else a newly forked one; nobody else talks to it or evicts it meanwhile.
 
-        `accepted`: as `usable` takes them.
+        `imports`: what a new one should have, as far as a zygote does. `accepted`: as `usable` takes them.
 
         A worker that is in use is waited for. If the block raises, the worker is killed, since nobody knows its state,
         unless it is `_unharmed`.
         Raises CapacityExceeded `WORKERS_FULL` or as `WorkerProcess.fork`.
         """
-        worker = self.usable(worker_id, session_id, epoch, **accepted) or await self._fork(session_id, epoch)
+        worker = self.usable(worker_id, session_id, epoch, **accepted) or await self._fork(session_id, epoch, imports)
         worker.facts.users += 1
         try:
             async with worker.lock:
                 try:
                     yield worker
                 except BaseException as error:
+                    self._source.failed(worker.facts.pid, error)
                     if not _unharmed(worker, error):
                         if not isinstance(error, Unavailable):
                             worker.facts.end = worker.facts.end or worker_ends.FAILURE
@@ -169,7 +196,7 @@ class WorkerPool:
                 elif self.roster.rules.keep_s == 0:
                     self._start(self.evict(worker.facts.worker_id, self._idle_too_long))
 
-    async def _fork(self, session_id: SessionId, epoch: Epoch) -> WorkerProcess:
+    async def _fork(self, session_id: SessionId, epoch: Epoch, imports: Iterable[str]) -> WorkerProcess:
         for old in self.roster.of_session(session_id):
             if old.epoch < epoch:
                 self._start(self.evict(old.worker_id, worker_ends.EARLIER_OWNER, even_held=True))
@@ -177,11 +204,8 @@ class WorkerPool:
         self._forks_under_way += 1
         try:
             await self._make_room()
-            owner = StateOwner(session_id, epoch)
             began_s = time.monotonic()
-            worker = await WorkerProcess.fork(
-                new_worker_id(), self._forker, self._env, self._new_requests(owner), self._reaper, self._limits
-            )
+            worker = await self._forked(StateOwner(session_id, epoch), imports)
         finally:
             self._forks_under_way -= 1
         self.metrics.forked(time.monotonic() - began_s)
@@ -192,6 +216,17 @@ class WorkerPool:
         self._start(self._forget_when_lost(worker))
         self._changed()
         return worker
+
+    async def _forked(self, owner: StateOwner, imports: Iterable[str]) -> WorkerProcess:
+        async with self._source.request(imports) as attempts:
+            while True:
+                try:
+                    return await WorkerProcess.fork(
+                        new_worker_id(), attempts, self._env, self._new_requests(owner), self._reaper, self._limits
+                    )
+                except LooseLeafError:
+                    if not attempts.again:
+                        raise
 
     async def _make_room(self) -> None:
         while len(self.roster.workers) + self._forks_under_way > self.roster.rules.workers_max:
@@ -271,7 +306,7 @@ class WorkerPool:
         self._changed()
         not_live = tuple(fields.texts(reply, "not_live", []))
         mapped_bytes = fields.integer(reply, "mapped_bytes", 0)
-        self.metrics.prepared(stage_ms, mapped_bytes, recipe.imports)
+        self.metrics.prepared(stage_ms, mapped_bytes)
         return Prepared(worker, stage_ms, mapped_bytes, not_live)
 
     async def prepare_ahead(
@@ -301,7 +336,9 @@ class WorkerPool:
         await self.look_at_environment()
         began_s = time.monotonic()
         kernel_id = recipe.environment_id
-        async with self.reserved(worker_id, session_id, epoch, kernel_environment_id=kernel_id) as worker:
+        async with self.reserved(
+            worker_id, session_id, epoch, recipe.imports, kernel_environment_id=kernel_id
+        ) as worker:
             fork_ms = (time.monotonic() - began_s) * 1000
             prepared = await self.prepare(worker, recipe, Version(recipe.version), ahead=True)
             worker.facts.prepare_ms = prepared.stage_ms["total"] = prepared.stage_ms["total"] + fork_ms

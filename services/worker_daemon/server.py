@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +25,20 @@ from looseleaf.services.worker_daemon.clients import Clients, Peers
 from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
 from looseleaf.services.worker_daemon.core.unit_cache import UnitCache
 from looseleaf.services.worker_daemon.core.worker_life import KeepRules
+from looseleaf.services.worker_daemon.core.zygote_nodes import TreeLimits
 from looseleaf.services.worker_daemon.durability import DurabilityQueue
 from looseleaf.services.worker_daemon.execution import HostFacts
 from looseleaf.services.worker_daemon.generations import ZygoteGenerations
 from looseleaf.services.worker_daemon.gpus import probed_gpus
 from looseleaf.services.worker_daemon.heartbeat import CALL_TIMEOUT_S, Heartbeat
 from looseleaf.services.worker_daemon.host import Host
+from looseleaf.services.worker_daemon.import_cache import CacheSettings, ImportCache
 from looseleaf.services.worker_daemon.kernel_endpoint import KernelEndpoint
 from looseleaf.services.worker_daemon.limits import Confiner, WorkerUser
 from looseleaf.services.worker_daemon.metrics import DaemonMetrics
 from looseleaf.services.worker_daemon.pool import WorkerPool
+from looseleaf.services.worker_daemon.probe_table import ProbeTable
+from looseleaf.services.worker_daemon.probes import Probes, ProbeSettings
 from looseleaf.services.worker_daemon.reaper import Reaper, become_subreaper
 from looseleaf.services.worker_daemon.region_sources import StoreLocator
 from looseleaf.services.worker_daemon.region_uploads import RegionUploads
@@ -43,7 +48,7 @@ from looseleaf.services.worker_daemon.scrubbed_env import scrubbed
 from looseleaf.services.worker_daemon.servicer import WorkerDaemonServicer
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
 from looseleaf.services.worker_daemon.worker_process import WorkerLimits
-from looseleaf.services.worker_daemon.zygote import Zygote, ZygoteSettings
+from looseleaf.services.worker_daemon.zygote import SINGLE_THREADED, Zygote, ZygoteSettings
 from looseleaf.v1 import scheduler_pb2
 from looseleaf.v1.scheduler_pb2_grpc import SchedulerServiceStub
 from looseleaf.v1.shared_regions_pb2_grpc import SharedRegionServiceStub
@@ -52,6 +57,13 @@ from looseleaf.v1.worker_daemon_pb2_grpc import add_WorkerDaemonServiceServicer_
 log = structlog.get_logger()
 
 COPY_THREADS = 2
+# Of a host's memory one part in so many is for zygotes.
+ZYGOTE_MEMORY_SHARE = 4
+
+
+def host_memory_bytes() -> int:
+    """What is built into this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 async def build(service: Service[DaemonConfig]) -> Sequence[Registration]:
@@ -129,7 +141,7 @@ class _Builder:
         self.reaper.start()
         self.service.on_stop(self._stop_reaper)
         settings = self._zygote_settings()
-        zygotes = ZygoteGenerations(lambda: Zygote(settings, self.reaper))
+        zygotes = ZygoteGenerations(lambda: Zygote(settings, self.reaper), self._import_cache(settings))
         metrics = DaemonMetrics(self.service.registry)
         metrics.follow(zygotes)
         await zygotes.start()
@@ -250,6 +262,20 @@ class _Builder:
             {"PYTHONHASHSEED": self.config.hash_seed, **self._worker_env()},
             str(log_path),
             self.config.zygote_start_timeout_s,
+        )
+
+    def _import_cache(self, settings: ZygoteSettings) -> ImportCache:
+        config = self.config
+        environment = {**scrubbed(os.environ)[0], **SINGLE_THREADED, **settings.env}
+        probes = Probes(
+            ProbeTable(Path(config.data) / "probes" / self.host_id), self.reaper,
+            ProbeSettings(settings.python, environment, settings.log_path),
+        )  # fmt: skip
+        memory_bytes = config.zygote_memory_bytes or host_memory_bytes() // ZYGOTE_MEMORY_SHARE
+        limits = TreeLimits(nodes_max=config.zygotes_max, pss_bytes_max=memory_bytes)
+        bare = replace(settings, imports=())
+        return ImportCache(
+            CacheSettings(lambda: Zygote(bare, self.reaper), limits, probes, settings.log_path), self.reaper
         )
 
     def _cell_gpus(self) -> int:

@@ -46,14 +46,10 @@ IDLE_STAGES = frozenset({Stage.FORKED, Stage.IMPORTED, Stage.HOST_READY, Stage.C
 
 
 class Forker(Protocol):
-    """Makes worker processes; Zygote, or a test's stand-in."""
+    """Makes a worker process; ForkRequest, or a test's stand-in."""
 
     async def fork(self, title: str, env: dict[str, str], fds: list[int]) -> int:
         """See Zygote.fork."""
-        ...
-
-    async def environment_id(self) -> str:
-        """See ZygoteGenerations.environment_id."""
         ...
 
 

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +47,15 @@ class ZygoteSettings:
     start_timeout_s: float = 120.0
 
 
+def import_seconds(ready: dict[str, Any]) -> dict[str, float]:
+    """What a `READY` says of its imports, in their order."""
+    found = {}
+    for item in fields.sequence(ready, "imports"):
+        told = dict(item)
+        found[fields.text(told, "name")] = fields.number(told, "seconds")
+    return found
+
+
 class Zygote:
     """One exec'ed single-threaded root zygote; started again when it dies or does not answer."""
 
@@ -57,16 +66,19 @@ class Zygote:
         # Where it imported from, and the id of what was installed there before; None and empty if it did not say.
         self.environment: Environment | None = None
         self.environment_id = ""
-        # Called each time that it is ready.
+        # Import → seconds that it took, names that are there besides, memory after them.
+        self.seconds: dict[str, float] = {}
+        self.modules: frozenset[str] = frozenset()
+        self.private_bytes = 0
+        # Called each time that it is ready; and when it has ended or a start has failed, with whether one did.
         self.on_ready: Callable[[], None] = lambda: None
+        self.on_down: Callable[[bool], None] = lambda _hopeless: None
         self._reaper = reaper
         # Set while it serves.
         self._channel: ZygoteChannel | None = None
         self._serving = asyncio.Event()
         self._exited: asyncio.Future[int] | None = None
         self._was_ready = False
-        # The zygote answers one fork at a time.
-        self._lock = asyncio.Lock()
         self._keeper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -87,7 +99,10 @@ class Zygote:
         channel = self._exec()
         try:
             ready = await channel.ready(self.settings.start_timeout_s)
-            self.imports = tuple(str(item["name"]) for item in fields.sequence(ready, "imports"))
+            self.seconds = import_seconds(ready)
+            self.imports = tuple(self.seconds)
+            self.modules = frozenset(fields.texts(ready, "modules", []))
+            self.private_bytes = fields.integer(ready, "private_bytes", 0)
             self._take_environment(ready)
         except BaseException as error:
             channel.close()
@@ -163,11 +178,13 @@ class Zygote:
             code = await asyncio.shield(self._exited)
             log.warning("zygote_died", pid=self.pid, how=describe_exit(code))
             await self._end()
+            self.on_down(False)
             await self._until_started()
 
     async def _until_started(self) -> None:
         delay_s = RESTART_DELAY_S_MIN
         while not await self._restarted():
+            self.on_down(True)
             await asyncio.sleep(delay_s)
             delay_s = min(delay_s * 2, RESTART_DELAY_S_MAX)
 
@@ -182,22 +199,39 @@ class Zygote:
             return False
         return True
 
-    async def fork(self, title: str, env: dict[str, str], fds: list[int]) -> int:
-        """Forks a worker that gets `fds` = [channel, stdin, stdout, stderr]; returns its pid.
+    async def fork(
+        self, title: str, env: dict[str, str], fds: Sequence[int], kind: str = "worker", imports: Sequence[str] = ()
+    ) -> int:
+        """Forks a process that gets `fds` = [channel, stdin, stdout, stderr]; returns its pid.
 
-        Waits up to `RESTART_WAIT_S` for a zygote that is being started again, and for one that is started for the first
-        time as long as that may take. Raises Unavailable `ZYGOTE_DOWN`, `ZYGOTE_FAILED` or `FORK_FAILED`, Timeout
+        Waits as `until_serving`. Raises Unavailable `ZYGOTE_DOWN`, `ZYGOTE_FAILED` or `FORK_FAILED`, Timeout
         `ZYGOTE_TIMEOUT`.
         """
         channel = await self._serving_channel()
-        async with self._lock:
-            try:
-                return await channel.fork({"title": title, "env": env}, fds, FORK_TIMEOUT_S)
-            except Timeout:
-                # One that hangs would fail every later fork too; they wait for its successor.
-                channel.close()
-                self._reaper.signal(self.pid, signal.SIGKILL)
-                raise
+        body = {"title": title, "env": env, "kind": kind, "imports": list(imports)}
+        try:
+            return await channel.fork(body, fds, FORK_TIMEOUT_S)
+        except Timeout:
+            # One that hangs would fail every later fork too; they wait for its successor.
+            self.kill()
+            raise
+
+    async def until_serving(self) -> None:
+        """Waits up to `RESTART_WAIT_S` for a zygote that is being started again, and for one that is started for the
+        first time as long as that may take. Raises Unavailable `ZYGOTE_DOWN`."""
+        await self._serving_channel()
+
+    async def pss_bytes(self) -> int | None:
+        """Memory of a zygote that has nothing to do; None if it is busy or down. Raises as `ZygoteChannel.fork`."""
+        if self._channel is None or self._channel.closed or self._channel.busy:
+            return None
+        return await self._channel.pss_bytes(FORK_TIMEOUT_S)
+
+    def kill(self) -> None:
+        """Ends its process, which is started again."""
+        if self._channel is not None:
+            self._channel.close()
+        self._reaper.signal(self.pid, signal.SIGKILL)
 
     async def _serving_channel(self) -> ZygoteChannel:
         if self._channel is not None and self._channel.closed:

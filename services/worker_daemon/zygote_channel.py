@@ -12,7 +12,7 @@ import structlog
 from looseleaf.errors import InvalidArgument, LooseLeafError, Timeout, Unavailable
 from looseleaf.protocol import fields
 from looseleaf.protocol.control import ControlSocket
-from looseleaf.protocol.frames import close_fds
+from looseleaf.protocol.frames import PROTOCOL_VERSION, close_fds
 
 log = structlog.get_logger()
 
@@ -34,6 +34,10 @@ class ZygoteChannel:
         self._answers: dict[int, asyncio.Future[Message]] = {NO_REQUEST: self._loop.create_future()}
         self._next_id = 1
         self._closed = False
+        # A zygote answers one request at a time; what waits for its turn has not been sent.
+        self._turn = asyncio.Lock()
+        # The import that it is at, before it is ready.
+        self.importing = ""
         self._loop.add_reader(sock, self._read)
 
     @property
@@ -45,27 +49,42 @@ class ZygoteChannel:
         """The zygote's `READY`. Raises Unavailable `ZYGOTE_FAILED`, Timeout `ZYGOTE_TIMEOUT`."""
         return await self._answer(NO_REQUEST, timeout_s)
 
+    @property
+    def busy(self) -> bool:
+        """A request is under way."""
+        return self._turn.locked()
+
     async def fork(self, body: Message, fds: Sequence[int], timeout_s: float) -> int:
-        """The pid of a new worker with `fds`, which stay the caller's.
+        """The pid of a new process with `fds`, which stay the caller's. The time counts from its turn on.
 
         Raises Unavailable `FORK_FAILED` or `ZYGOTE_FAILED`, Timeout `ZYGOTE_TIMEOUT`.
         """
-        request_id, self._next_id = self._next_id, self._next_id + 1
-        self._answers[request_id] = self._loop.create_future()
-        try:
-            self._control.send({"t": "FORK", "v": 1, "id": request_id, **body}, fds)
-        except (OSError, LooseLeafError) as error:
-            del self._answers[request_id]
-            raise Unavailable("ZYGOTE_FAILED", f"no worker could be asked for: {error}") from error
-        answer = await self._answer(request_id, timeout_s)
+        answer = await self._request({"t": "FORK", "v": PROTOCOL_VERSION, **body}, fds, timeout_s)
         return fields.integer(answer, "pid", minimum=1)
+
+    async def pss_bytes(self, timeout_s: float) -> int:
+        """Memory of the zygote, each shared page by its share. Raises as `fork`."""
+        return fields.integer(await self._request({"t": "STAT"}, (), timeout_s), "pss_bytes", 0)
+
+    async def _request(self, body: Message, fds: Sequence[int], timeout_s: float) -> Message:
+        async with self._turn:
+            request_id, self._next_id = self._next_id, self._next_id + 1
+            self._answers[request_id] = self._loop.create_future()
+            try:
+                self._control.send({**body, "id": request_id}, fds)
+            except (OSError, LooseLeafError) as error:
+                del self._answers[request_id]
+                raise Unavailable("ZYGOTE_FAILED", f"no worker could be asked for: {error}") from error
+            return await self._answer(request_id, timeout_s)
 
     async def _answer(self, request_id: int, timeout_s: float) -> Message:
         try:
             return await asyncio.wait_for(self._answers[request_id], timeout_s)
         except TimeoutError:
             text = f"the process that workers are forked from did not answer in {timeout_s:g} s"
-            raise Timeout("ZYGOTE_TIMEOUT", text) from None
+            if request_id == NO_REQUEST and self.importing:
+                text = f"{text}; it was importing {self.importing}"
+            raise Timeout("ZYGOTE_TIMEOUT", text, name=self.importing) from None
         finally:
             self._answers.pop(request_id, None)
 
@@ -85,13 +104,16 @@ class ZygoteChannel:
             self._take(message)
 
     def _take(self, message: Message) -> None:
+        if message["t"] == "IMPORTING":
+            self.importing = str(message.get("name", ""))
+            return
         request_id = message.get("id", NO_REQUEST)
         answer = self._answers.get(request_id) if type(request_id) is int else None
         if answer is None or answer.done():
             log.info("zygote_answer_unexpected", kind=message["t"])
         elif message["t"] == "ERR":
             answer.set_exception(_refused(request_id, message))
-        elif message["t"] in ("READY", "FORKED"):
+        elif message["t"] in ("READY", "FORKED", "STAT"):
             answer.set_result(message)
 
     def close(self) -> None:
@@ -110,7 +132,8 @@ class ZygoteChannel:
 def _refused(request_id: int, message: Message) -> LooseLeafError:
     if request_id == NO_REQUEST:
         text = f"the process that workers are forked from cannot serve: {message.get('text')}"
-        return Unavailable("ZYGOTE_FAILED", text)
+        told = {name: str(message.get(name, "")) for name in ("verdict", "culprit")}
+        return Unavailable("ZYGOTE_FAILED", text, **told)
     text = f"no worker could be forked: {message.get('text')}; nothing was run, run the cell again"
     return Unavailable("FORK_FAILED", text, errno=message.get("errno"))
 

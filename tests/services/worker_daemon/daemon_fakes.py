@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -198,9 +198,22 @@ class FakeForker:
         self.errors: list[Exception] = []
         self.workers: list[ScriptedWorker] = []
         self.installed = "e-1"
+        self.requested: list[list[str]] = []
+        self.failures: list[tuple[int, BaseException]] = []
+
+    # Of its requests, which are served by itself.
+    again = False
 
     async def environment_id(self) -> str:
         return self.installed
+
+    @asynccontextmanager
+    async def request(self, imports: Iterable[str]) -> AsyncIterator[FakeForker]:
+        self.requested.append(list(imports))
+        yield self
+
+    def failed(self, pid: int, error: BaseException) -> None:
+        self.failures.append((pid, error))
 
     async def fork(self, title: str, env: dict[str, str], fds: list[int]) -> int:
         await asyncio.sleep(0)

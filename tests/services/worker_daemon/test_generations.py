@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemon_fakes import until, within
+from daemon_fakes import FakeReaper, until, within
 
 from looseleaf.environment import Environment
 from looseleaf.errors import LooseLeafError
 from looseleaf.services.worker_daemon import generations as generations_module
 from looseleaf.services.worker_daemon.generations import ZygoteGenerations
+from looseleaf.services.worker_daemon.import_cache import CacheSettings, ImportCache
 
 
 class StandIn:
@@ -25,6 +26,10 @@ class StandIn:
         self.environment: Environment | None = None
         self.environment_id = ""
         self.on_ready: Callable[[], None] = lambda: None
+        self.on_down: Callable[[bool], None] = lambda _hopeless: None
+        self.seconds = {f"module_{number}": 0.1}
+        self.modules: frozenset[str] = frozenset()
+        self.private_bytes = 0
         self.may_fork = asyncio.Event()
         self.may_fork.set()
         self.stopped = False
@@ -52,7 +57,8 @@ class Rig:
         self.folder = folder
         self.made: list[StandIn] = []
         new: Any = self._new
-        self.generations = ZygoteGenerations(new)
+        reaper: Any = FakeReaper()
+        self.generations = ZygoteGenerations(new, ImportCache(CacheSettings(new), reaper))
 
     def _new(self) -> StandIn:
         self.made.append(StandIn(len(self.made) + 1, self.folder))
@@ -62,7 +68,8 @@ class Rig:
         (self.folder / f"{name}-1.0.dist-info").mkdir()
 
     async def fork(self) -> int:
-        return await self.generations.fork("ll-worker:w", {}, [])
+        async with self.generations.request(["module_1"]) as request:
+            return await request.fork("ll-worker:w", {}, [])
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from looseleaf.ids import SessionId
 from looseleaf.protocol.rpc import Reply
 from looseleaf.services.worker_daemon.eviction_news import EvictionNews
 from looseleaf.services.worker_daemon.generations import ZygoteGenerations
+from looseleaf.services.worker_daemon.import_cache import CacheSettings, ImportCache
 from looseleaf.services.worker_daemon.log_ids import with_ids
 from looseleaf.services.worker_daemon.state_requests import StateOwner
 from looseleaf.services.worker_daemon.zygote import Zygote, ZygoteSettings
@@ -63,7 +64,9 @@ async def test_tasks_that_all_sessions_share_have_no_ids_of_the_cell_that_began_
     async def work(name: str) -> None:
         look(name)
 
-    news, generations, zygote = EvictionNews(forget), ZygoteGenerations(new_zygote), new_zygote()
+    reaper: Any = FakeReaper()
+    cache = ImportCache(CacheSettings(new_zygote), reaper)
+    news, generations, zygote = EvictionNews(forget), ZygoteGenerations(new_zygote, cache), new_zygote()
     with structlog.contextvars.bound_contextvars(session="s-1", execution="x-1"):
         await generations.start()
         assert seen.pop("keeper"), "started by the call itself"

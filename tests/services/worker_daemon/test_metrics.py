@@ -9,8 +9,11 @@ from prometheus_client import CollectorRegistry
 
 from looseleaf.services.worker_daemon.core import worker_ends
 from looseleaf.services.worker_daemon.core.worker_ends import END_WORDS, WorkerEnd
+from looseleaf.services.worker_daemon.core.zygote_events import KillWhy
+from looseleaf.services.worker_daemon.core.zygote_facts import Verdict
 from looseleaf.services.worker_daemon.execution_figures import misses
-from looseleaf.services.worker_daemon.metrics import DaemonMetrics, exit_reason
+from looseleaf.services.worker_daemon.import_cache_figures import CacheFigures
+from looseleaf.services.worker_daemon.metrics import FORK_DEPTHS, DaemonMetrics, exit_reason
 from looseleaf.services.worker_daemon.reaper import describe_exit
 
 
@@ -112,18 +115,31 @@ def test_misses_are_told_from_what_the_worker_says(ended: dict[str, Any], kinds:
     assert misses({"t": "ended", **ended}) == kinds
 
 
-def test_import_cache_is_hit_by_packages_that_the_zygote_has() -> None:
+def test_import_cache_counts_forks_builds_and_ends() -> None:
+    class Cache:
+        figures = CacheFigures()
+
     class Zygotes:
         pids = (1, 2)
-        imports = ("torch", "torch.nn.functional", "numpy")
+        cache = Cache()
         on_evicted: Any = None
 
     registry = CollectorRegistry()
     metrics, zygotes = DaemonMetrics(registry), Zygotes()
     metrics.follow(zygotes)  # type: ignore[arg-type]
-    metrics.prepared({}, 0, ["torch.optim", "json"])
-    metrics.prepared({}, 0, ["pandas"])
+    figures = zygotes.cache.figures
+    figures.pss_bytes = 7
+    figures.forked(0, 0.1, lacking=True)
+    figures.forked(9, 0.1, lacking=False)
+    figures.forked(None, 0.1, lacking=True)
+    figures.built(Verdict.CLEAN, 0.5)
+    figures.built(Verdict.CUDA, 0.0)
+    figures.ended(KillWhy.EVICTED)
     zygotes.on_evicted()
     shown = [registry.get_sample_value(f"looseleaf_import_cache_{name}") for name in (
-        "nodes", "hits_total", "misses_total", "evictions_total")]
-    assert shown == [2, 1, 1, 1]
+        "nodes", "hits_total", "misses_total", "evictions_total", "pss_bytes", "build_seconds_count")]
+    assert shown == [2, 1, 2, 2, 7, 1]
+    depths = {depth: registry.get_sample_value("looseleaf_import_cache_forks_total", {"depth": depth})
+              for depth in FORK_DEPTHS}
+    assert depths == {"0": 1, "1": 0, "2": 0, "3": 0, "4+": 1, "fresh": 1}
+    assert registry.get_sample_value("looseleaf_import_cache_builds_total", {"verdict": "cuda"}) == 1

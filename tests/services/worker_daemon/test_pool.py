@@ -305,6 +305,19 @@ async def test_failed_fork_gives_its_place_back(parts: Any) -> None:
         assert len(pool.facts()) == 1
 
 
+async def test_fork_that_failed_is_tried_again_while_there_is_another_way(parts: Any) -> None:
+    pool = parts.pool()
+    parts.forker.errors = [Unavailable("ZYGOTE_FAILED", "it ended"), Unavailable("FORK_FAILED", "no memory")]
+    parts.forker.again = True
+    async with pool.reserved(None, SESSION, ONE, ["torch", "pandas"]) as worker:
+        assert parts.forker.requested == [["torch", "pandas"]]
+    spoiled = RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+    with pytest.raises(RuntimeError):
+        async with pool.reserved(worker.facts.worker_id, SESSION, ONE):
+            raise spoiled
+    assert parts.forker.failures == [(worker.facts.pid, spoiled)]
+
+
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_pool_in_random_worlds_keeps_its_counts(seed: int) -> None:
