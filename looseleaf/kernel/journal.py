@@ -77,6 +77,8 @@ class OutputJournal:
         self._open: OrderedDict[str, _Execution] = OrderedDict()
         # Of earlier kernels of this session, oldest first: (sequence, bytes).
         self._older: deque[tuple[int, int]] = deque()
+        # Of all that is kept, counted along: it is looked at before each cell.
+        self._size_bytes = 0
         self._lock = threading.RLock()
         self._off = bytes_max <= 0
         self._missed = False
@@ -141,6 +143,7 @@ class OutputJournal:
         self._folder = folder
         # A session that another kernel began goes on.
         self._older.extend((sequence, self._kept_bytes(sequence)) for sequence in sorted(sequences_in(self._folder)))
+        self._size_bytes = sum(size_bytes for _, size_bytes in self._older)
         self._next = self._older[-1][0] + 1 if self._older else 1
 
     def _write(self, execution: _Execution, record: dict[str, Any]) -> None:
@@ -157,6 +160,7 @@ class OutputJournal:
         part = execution.part
         if execution.sizes.get(part, 0) + len(data) > self._bytes_max // (2 if part == HEAD else 4):
             part = execution.part = TAILS[1] if part == TAILS[0] else TAILS[0]
+            self._size_bytes -= execution.sizes.get(part, 0)
             execution.sizes[part] = 0
             self._path(execution, part).unlink(missing_ok=True)
         # Opened for each record: a file that somebody removes is no reason to lose what follows.
@@ -171,6 +175,7 @@ class OutputJournal:
         finally:
             os.close(handle)
         execution.sizes[part] = execution.sizes.get(part, 0) + len(data)
+        self._size_bytes += len(data)
 
     def _make_folder(self) -> None:
         assert self._folder is not None
@@ -183,8 +188,7 @@ class OutputJournal:
 
     def _keep_limits(self) -> None:
         """At a cell's begin. What later output of kept cells adds is bounded by theirs."""
-        total = sum(execution.size_bytes for execution in self._open.values()) + sum(size for _, size in self._older)
-        while len(self._older) + len(self._open) > EXECUTIONS_MAX or total > SESSION_BYTES_MAX:
+        while len(self._older) + len(self._open) > EXECUTIONS_MAX or self._size_bytes > SESSION_BYTES_MAX:
             if self._older:
                 sequence, size_bytes = self._older.popleft()
             elif len(self._open) > 1:
@@ -192,7 +196,7 @@ class OutputJournal:
                 sequence, size_bytes = oldest.sequence, oldest.size_bytes
             else:
                 return
-            total -= size_bytes
+            self._size_bytes -= size_bytes
             self._remove(sequence)
 
     def _kept_bytes(self, sequence: int) -> int:

@@ -101,6 +101,18 @@ def test_oldest_executions_go_first(root: Path, monkeypatch: pytest.MonkeyPatch)
     assert [(entry.sequence, entry.count) for entry in executions_of(root, "s-1")] == [(6, 1), (5, 5), (4, 4)]
 
 
+def test_bytes_are_counted_along_as_they_lie_on_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SESSION_BYTES_MAX", 3 * BYTES_MAX)
+    begun(root, "m-0").take("m-0", "stream", said("of an earlier kernel"))
+    kept = begun(root, "m-1")
+    for cell in range(1, 8):
+        for number in range(100 * (cell % 3)):
+            kept.take(f"m-{cell}", "stream", said(f"line {number}\n"))
+        kept.begin("s-1", f"m-{cell + 1}", count=cell + 1, cell_id="", source="")
+        assert kept._size_bytes == sum(path.stat().st_size for path in folder_of(root, "s-1").iterdir())
+    assert len(sequences_in(folder_of(root, "s-1"))) < 9
+
+
 def test_bytes_of_a_session_and_of_all_have_limits(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "SESSION_BYTES_MAX", 3000)
     kept = begun(root, "m-1", bytes_max=40_000)
