@@ -7,6 +7,7 @@ import json
 import os
 import resource
 import shutil
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 
 from looseleaf.protocol.confinement import CONFINEMENT_VARIABLE, Confinement
+from looseleaf.services.worker_daemon.memory_groups import MemoryGroups
+from looseleaf.units import MIB
 from looseleaf.worker import isolation
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may run a process as another user")
@@ -112,6 +115,29 @@ def test_worker_that_cannot_be_confined_does_not_run(bare_zygote: Any, capfd: py
         assert sock.recv(1) == b""
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 70
     assert "no_such_group" in capfd.readouterr().err
+
+
+def test_worker_of_a_control_group_is_ended_with_its_limit_and_the_others_are_not(
+    make_worker: MakeWorker, bare_zygote: Any
+) -> None:
+    groups = MemoryGroups(256 * MIB)
+    group = groups.make(f"test-{os.getpid()}")
+    if group is None:
+        pytest.skip("this process may make no control groups with a limit of memory")
+    try:
+        other = make_worker(zygote=bare_zygote)
+        wanted = Confinement(cgroup=group.processes)
+        worker = make_worker(zygote=bare_zygote, **{CONFINEMENT_VARIABLE: wanted.text()})
+        kills = group.guard.kills()
+        assert str(worker.pid) in Path(group.processes).read_text().split()
+        worker.begin(f"x = b'x' * {1024 * MIB}")
+        worker.ended.result(60)
+        assert worker.end() == -signal.SIGKILL
+        told = group.guard.explain(kills, group.peak_bytes())
+        assert told.startswith(": the system ran out of memory (limit 256.0 MiB, it had used up to 2")
+        assert looks_of(other, "1", "") == [1]
+    finally:
+        groups.drop(group)
 
 
 def test_worker_gets_what_no_zygote_may_see(make_worker: MakeWorker, bare_zygote: Any) -> None:
