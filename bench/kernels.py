@@ -86,7 +86,7 @@ class Kernel:
             if kind == "stream":
                 cell.text += message["content"]["text"]
             idle = kind == "status" and message["content"]["execution_state"] == "idle"
-        reply = self._client.get_shell_msg(timeout=CELL_LIMIT_S)
+        reply = self._reply_to(message_id)
         cell.reply_s = time.perf_counter() - began_s
         if reply["content"]["status"] != "ok":
             raise RuntimeError(f"the cell failed: {reply['content']}")
@@ -101,9 +101,16 @@ class Kernel:
         yield
         end.touch()
         self._await_iopub(message_id, lambda message: message["content"].get("execution_state") == "idle")
-        reply = self._client.get_shell_msg(timeout=CELL_LIMIT_S)
+        reply = self._reply_to(message_id)
         if reply["content"]["status"] != "ok":
             raise RuntimeError(f"the cell failed: {reply['content']}")
+
+    def _reply_to(self, message_id: str) -> dict[str, Any]:
+        # A kernel that starts slowly is asked more than once whether it is ready, and answers each time.
+        while True:
+            reply: dict[str, Any] = self._client.get_shell_msg(timeout=CELL_LIMIT_S)
+            if reply["parent_header"].get("msg_id") == message_id:
+                return reply
 
     def _await_iopub(self, message_id: str, wanted: Callable[[dict[str, Any]], bool]) -> None:
         while True:
