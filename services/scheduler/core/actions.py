@@ -16,6 +16,7 @@ from looseleaf.services.scheduler.core.facts import (
     RecipeFacts,
     SessionRecord,
     Totals,
+    WorkerStage,
 )
 
 
@@ -99,7 +100,10 @@ class EvictWorker:
 
 @dataclass(frozen=True, slots=True)
 class PrepareWorker:
-    """Make a worker ready up to host_ready; answered by WorkerPrepared or PreparationFailed with `request_id`."""
+    """Make a worker ready up to `stage`; answered by WorkerPrepared or PreparationFailed with `request_id`.
+
+    `gpu_indices`: where, from context_ready on. A worker that was ready further goes back: host_ready frees its GPUs.
+    """
 
     request_id: str
     host_id: HostId
@@ -109,6 +113,8 @@ class PrepareWorker:
     recipe: RecipeFacts
     # A worker of the session to reuse, empty for a new one.
     worker_id: WorkerId
+    stage: WorkerStage = WorkerStage.HOST_READY
+    gpu_indices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

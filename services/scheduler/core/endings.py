@@ -10,6 +10,7 @@ from looseleaf.services.scheduler.core.hosts import Host, Liveness
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
 from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.refusals import ended_error
+from looseleaf.services.scheduler.core.speculation import earn
 from looseleaf.services.scheduler.core.state import State
 
 
@@ -19,6 +20,7 @@ def end_lease(state: State, entry: LeaseEntry, now_s: float) -> None:
     state.shares.end(entry.lease.lease_id, now_s)
     held_gpu_s = state.accounts.close(entry, now_s)
     if held_gpu_s:
+        earn(state.sessions.touch(entry.lease.session_id), held_gpu_s, state.limits)
         state.write(state.journal.add_held(entry.lease.execution_id, held_gpu_s))
         state.write_totals()
     state.dirty = True
@@ -163,6 +165,7 @@ def lose_host(state: State, host: Host, now_s: float, reason: str) -> None:
         lose_lease(state, entry, now_s, reason, daemon_gone=True)
     why = "was lost with its host" if reason == "HOST_LOST" else "ended when its host's daemon was started anew"
     for worker in host.workers.values():
+        state.lose_worker(worker, now_s)
         if worker.hold is not None:
             state.remember_end(worker.worker_id, why, now_s)
     host.workers.clear()

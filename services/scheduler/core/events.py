@@ -16,6 +16,7 @@ from looseleaf.services.scheduler.core.facts import (
     SessionRecord,
     Totals,
     WorkerReport,
+    WorkerStage,
 )
 
 
@@ -61,12 +62,20 @@ class RunCancelled:
 
 @dataclass(frozen=True, slots=True)
 class PreparationRequested:
-    """A worker is wanted before Run; answered by AnswerPreparation or Refuse."""
+    """A worker is wanted before Run; answered by AnswerPreparation or Refuse.
+
+    `predicted`: nobody has touched that cell yet. `certain`: its names are stable and its label is sure. `attach_s`:
+    what Run would wait for with a host_ready worker, 0 if it is not known.
+    """
 
     request_id: str
     session_id: SessionId
     epoch: Epoch
     recipe: RecipeFacts
+    predicted: bool = False
+    certain: bool = True
+    attach_s: float = 0.0
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,13 +136,15 @@ class EvictionEnded:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPrepared:
-    """The worker said host_ready."""
+    """The worker is ready up to `stage`; `gpu_indices`: where its context is, or its data from device_ready on."""
 
     request_id: str
     worker_id: WorkerId
     prepare_ms: float
     pid: int = 0
     resident_bytes: int = 0
+    stage: WorkerStage = WorkerStage.HOST_READY
+    gpu_indices: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

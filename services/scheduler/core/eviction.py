@@ -35,13 +35,13 @@ class GreedyDual:
 
 
 def eviction_rank(worker: Worker, now_s: float, limits: Limits) -> tuple[int, float, str]:
-    """Sorts victims, first to go first: completed, then expired speculative, then other speculative workers."""
+    """Sorts victims, first to go first: completed; of speculative ones the expired, those over share, the others."""
     if worker.has_run:
         # Ending one that holds variables which no version has costs them: it goes last of these.
         priority = worker.eviction_priority if worker.hold is None else math.inf
         return (0, priority, worker.worker_id)
     expired = now_s - worker.prepared_at_s >= limits.speculative_expiry_s
-    return (1 if expired else 2, worker.prepared_at_s, worker.worker_id)
+    return (1 if expired else 2 if worker.over_share else 3, worker.prepared_at_s, worker.worker_id)
 
 
 def evictable(worker: Worker, heartbeats: int, now_s: float) -> bool:

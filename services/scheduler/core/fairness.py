@@ -69,6 +69,10 @@ class TenantShares:
         """The tenant's weight, 1 unless one is set."""
         return self._weights.get(tenant, 1.0)
 
+    def weights_of_active(self, tenant: str) -> float:
+        """The weights of all tenants that used GPUs lately, and of `tenant`."""
+        return sum(self.weight(name) for name in {tenant, *self._uses})
+
     def forget_idle(self, now_s: float) -> None:
         """Forgets tenants that used less than a GPU-second, decayed, and hold nothing."""
         for tenant, use in list(self._uses.items()):

@@ -17,6 +17,7 @@ from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
 from looseleaf.services.scheduler.core.placement import Placement, place
 from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.refusals import grants_refused, stale_epoch
+from looseleaf.services.scheduler.core.speculation import forget_forks
 from looseleaf.services.scheduler.core.state import State
 
 
@@ -136,6 +137,7 @@ def eviction_ended(state: State, event: EvictionEnded, now_s: float) -> None:
         worker.evicting = False
         state.hosts.touch(event.host_id)
         if event.evicted:
+            state.lose_worker(worker, now_s)
             del host.workers[event.worker_id]
             if worker.hold is not None:
                 why = "made way for another cell that needed its GPU, after the time for which it was kept"
@@ -183,9 +185,14 @@ def deliver(state: State, entry: LeaseEntry, now_s: float) -> None:
     entry.renewed_at_s = now_s
     entry.delivered, entry.delivered_at_s = True, now_s
     session = state.sessions.touch(lease.session_id)
+    forget_forks(session)
     frequency = session.count_run(now_s, state.limits.frequency_half_life_s)
     worker = state.hosts.worker(lease.host_id, lease.worker_id)
     if worker is not None:
+        used = lease.path is StartPath.PREPARED
+        state.speculation.totals.used += used
+        state.speculation.unpark(worker, session, now_s, used=used)
+        worker.parked = False
         worker.prepared, worker.merged = None, None
         state.hosts.touch(lease.host_id)
         state.greedy.touch(worker, frequency)

@@ -15,7 +15,7 @@ from looseleaf.services.scheduler.core.granting import deliver
 from looseleaf.services.scheduler.core.holds import drop_stale_holds, take_ended_holders
 from looseleaf.services.scheduler.core.hosts import Host, Liveness, merge_report, supersede
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus, renew
-from looseleaf.services.scheduler.core.preparing import host_lost
+from looseleaf.services.scheduler.core.preparing import host_lost, park
 from looseleaf.services.scheduler.core.state import State
 
 _RUNNING = {WorkerStage.RUNNING: ExecutionState.STARTED, WorkerStage.SAVING: ExecutionState.FINISHED}
@@ -32,6 +32,10 @@ def heartbeat_received(state: State, event: HeartbeatReceived, now_s: float) -> 
     merge = merge_report(host, report, now_s, state.number, state.limits, state.released)
     take_ended_holders(state, report, now_s)
     dropped = drop_stale_holds(state, host)
+    for worker in merge.gone:
+        state.lose_worker(worker, now_s)
+    for worker in merge.parked:
+        park(state, host, worker, now_s)
     for worker in merge.completed:
         state.greedy.touch(worker, state.sessions.touch(worker.session_id).frequency)
     if merge.touched:

@@ -56,6 +56,12 @@ class Worker:
     evicting: bool = False
     # A prepare is under way on it.
     preparing: bool = False
+    # GPUs on which it has a context without being bound to them.
+    context_gpus: tuple[int, ...] = ()
+    # Its data were put on its GPUs by a prepare: device_ready without a lease, so it makes way like any idle worker.
+    parked: bool = False
+    # Its tenant's speculation holds more GPUs than its part.
+    over_share: bool = False
     # Refused to end: not evictable before this heartbeat of its host.
     pinned_until: int = 0
     settled: bool = True
@@ -234,9 +240,12 @@ def supersede(host: Host, report: HostReport, limits: Limits) -> None:
 
 @dataclass(slots=True)
 class Merge:
-    """What a snapshot changed: workers that completed a cell with it; whether a run that waits may fit now."""
+    """What a snapshot changed: workers that completed a cell or are gone; whether a run that waits may fit now."""
 
     completed: list[Worker] = field(default_factory=list)
+    gone: list[Worker] = field(default_factory=list)
+    # Found with data on GPUs that the daemon holds no lease for.
+    parked: list[Worker] = field(default_factory=list)
     changed: bool = False
     # Something else that an index of the host's room knows changed.
     touched: bool = False
@@ -256,6 +265,7 @@ def merge_report(
     host.last_seen_s, host.alive, host.awaited = now_s, True, False
     host.heartbeats += 1
     merge = Merge()
+    leased = {index for lease in report.leases for index in lease.gpu_indices}
     seen = set()
     for told in report.workers:
         if told.stage is WorkerStage.GONE:
@@ -273,23 +283,30 @@ def merge_report(
             continue
         if worker.merged == told and told.hold is None and not told.stage.busy:
             continue
-        _update(worker, told, now_s, event_number, released, merge)
+        _update(worker, told, leased, now_s, event_number, released, merge)
     if len(seen) < len(host.workers):
         for worker in list(host.workers.values()):
             if worker.worker_id not in seen:
                 worker.missing += 1
                 if worker.missing >= limits.missed_heartbeats_max:
-                    del host.workers[worker.worker_id]
+                    merge.gone.append(host.workers.pop(worker.worker_id))
                     merge.changed = True
     return merge
 
 
 def _update(
-    worker: Worker, told: WorkerReport, now_s: float, event_number: int, released: Callable[[ExecutionId], bool],
-    merge: Merge,
+    worker: Worker, told: WorkerReport, leased: set[int], now_s: float, event_number: int,
+    released: Callable[[ExecutionId], bool], merge: Merge,
 ) -> None:
     worker.merged = told
     stage = told.stage
+    if worker.parked or stage is WorkerStage.DEVICE_READY:
+        was_parked, worker.parked = worker.parked, stage is WorkerStage.DEVICE_READY and leased.isdisjoint(
+            told.gpu_indices)
+        if worker.parked:
+            stage = WorkerStage.CONTEXT_READY
+            if not was_parked:
+                merge.parked.append(worker)
     if stage.busy and told.execution_id and released(told.execution_id):
         stage = WorkerStage.COMPLETED
     if stage is WorkerStage.COMPLETED and worker.stage is not WorkerStage.COMPLETED:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from looseleaf.services.scheduler.core.facts import WorkerStage
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -25,6 +27,22 @@ class Limits:
     prepared_max_per_host: int = 8
     # A speculative worker without news for this long gives way to a newer one.
     speculative_expiry_s: float = 20.0
+    # The furthest stage that preparations may reach: what the daemons' protocol can carry.
+    prepare_stage_max: WorkerStage = WorkerStage.HOST_READY
+    # What Run waits for with a host_ready worker: a context and a copy; and what counts as no wait (design §6).
+    context_s: float = 0.3
+    copy_bytes_per_s: float = 20e9
+    immediate_s: float = 0.05
+    # Contexts of workers that only wait, on one GPU.
+    contexts_per_gpu_max: int = 3
+    # GPU-seconds that a session may waste by data that lay on a device for nothing, and what its cells add to it.
+    waste_burst_gpu_s: float = 30.0
+    waste_refill: float = 0.1
+    # The part of the pool's GPUs, by its weight among tenants, on which a tenant's speculative workers may lie.
+    tenant_speculation_share: float = 0.25
+    # A session that needs ever new speculative workers waits so long between two, doubled each time.
+    fork_pause_s_min: float = 2.0
+    fork_pause_s_max: float = 16.0
     # Heartbeat age at which a host gets no new work, and at which its leases end.
     heartbeat_suspect_s: float = 3.0
     heartbeat_dead_s: float = 10.0

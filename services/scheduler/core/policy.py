@@ -159,6 +159,7 @@ def _tick(state: State, event: Tick, now_s: float) -> None:
         for record in state.journal.live():
             if record.state is ExecutionState.PENDING and record.execution_id not in state.runs:
                 endings.finish(state, record, ExecutionState.FAILED, "SCHEDULER_RESTARTED")
+    preparing.demote_expired(state, now_s)
     gpus = gpus_by_state(state, now_s)
     state.provisioned.sample(gpus, now_s)
     provision(state, gpus["speculative"], now_s)

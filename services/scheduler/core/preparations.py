@@ -22,6 +22,8 @@ class Preparation:
     incarnation: str
     # Empty for a worker that is yet to be forked.
     worker_id: WorkerId
+    # Where its data are to lie, if they go to a device.
+    gpu_indices: tuple[int, ...] = ()
     waiters: list[str] = field(default_factory=list)
     successor: PreparationRequested | None = None
 

@@ -17,6 +17,8 @@ from looseleaf.services.scheduler.core.fencing import see_epoch
 from looseleaf.services.scheduler.core.hosts import Host, Worker
 from looseleaf.services.scheduler.core.preparations import Preparation
 from looseleaf.services.scheduler.core.refusals import stale_epoch
+from looseleaf.services.scheduler.core.speculation import Parked, count_fork, fork_wait_s
+from looseleaf.services.scheduler.core.stages import choose_stage, reached
 from looseleaf.services.scheduler.core.state import State
 
 
@@ -25,6 +27,7 @@ def preparation_requested(state: State, event: PreparationRequested, now_s: floa
     if not see_epoch(state, event.session_id, event.epoch, now_s):
         state.refuse(event.request_id, stale_epoch(event.epoch, state.sessions.epoch(event.session_id)))
         return
+    state.sessions.touch(event.session_id).tenant = event.tenant
     current = state.preparations.get(event.session_id)
     if current is None:
         _start(state, event, now_s)
@@ -60,16 +63,25 @@ def _start(state: State, event: PreparationRequested, now_s: float) -> None:
         if worker.prepared is not None and worker.prepared.covers(event.recipe):
             worker.prepared_at_s = now_s
             state.hosts.touch(host.host_id)
-            state.act(AnswerPreparation(event.request_id, worker.worker_id, host.host_id))
+            if choose_stage(state, event, host, worker, now_s)[0] > reached(worker):
+                _order(state, event, host, worker, now_s)
+            else:
+                state.act(AnswerPreparation(event.request_id, worker.worker_id, host.host_id))
             return
     if own:
-        _order(state, event, *own[0])
+        _order(state, event, *own[0], now_s)
+        return
+    session = state.sessions.touch(event.session_id)
+    wait_s = fork_wait_s(session, now_s)
+    if wait_s:
+        _skip(state, event.request_id, f"This notebook has needed new workers too often; the next in {wait_s:.0f} s.")
         return
     new_host, reason = _host_for_new(state, event, now_s)
     if new_host is None:
         _skip(state, event.request_id, reason)
     else:
-        _order(state, event, new_host, None)
+        count_fork(session, now_s, state.limits)
+        _order(state, event, new_host, None, now_s)
 
 
 def _usable(state: State, event: PreparationRequested, now_s: float) -> list[tuple[Host, Worker]]:
@@ -133,22 +145,26 @@ def _make_room(
         state.evict(host, min(expired, key=lambda worker: eviction_rank(worker, now_s, state.limits)), LeaseId(""))
 
 
-def _order(state: State, event: PreparationRequested, host: Host, worker: Worker | None) -> None:
+def _order(state: State, event: PreparationRequested, host: Host, worker: Worker | None, now_s: float) -> None:
     worker_id = worker.worker_id if worker is not None else WorkerId("")
+    stage, gpus = choose_stage(state, event, host, worker, now_s)
+    state.speculation.totals.ordered += 1
     if worker is not None:
         worker.preparing = True
         state.hosts.touch(host.host_id)
     state.preparations.add(Preparation(
         event.request_id, event.session_id, event.epoch, event.recipe, host.host_id, host.incarnation, worker_id,
-        [event.request_id],
+        gpus if stage is WorkerStage.DEVICE_READY else (), [event.request_id],
     ))
     state.act(PrepareWorker(
         event.request_id, host.host_id, host.address, event.session_id, event.epoch, event.recipe, worker_id,
+        stage, gpus,
     ))
 
 
 def worker_prepared(state: State, event: WorkerPrepared, now_s: float) -> None:
     """The worker holds the closures: from this event on a Run finds it PREPARED."""
+    demoted = False
     preparation = state.preparations.take(event.request_id)
     if preparation is None:
         return
@@ -165,6 +181,9 @@ def worker_prepared(state: State, event: WorkerPrepared, now_s: float) -> None:
             old.preparing, old.prepared, old.merged = False, None, None
         if not worker.stage.busy and event.worker_id not in state.leases.workers_in_use(host.host_id):
             worker.stage = worker.stage if worker.stage.ready else WorkerStage.HOST_READY
+            demoted = _settle_on_gpus(state, worker, host, event, now_s)
+            if worker.prepared is not None and worker.prepared != preparation.recipe:
+                state.speculation.drop(worker)
             worker.session_id, worker.version = preparation.session_id, preparation.recipe.version
             worker.prepared, worker.prepared_at, worker.prepared_at_s = preparation.recipe, state.number, now_s
             worker.prepare_ms = event.prepare_ms
@@ -174,6 +193,69 @@ def worker_prepared(state: State, event: WorkerPrepared, now_s: float) -> None:
     for waiter in preparation.waiters:
         state.act(AnswerPreparation(waiter, event.worker_id, preparation.host_id, event.prepare_ms))
     _continue(state, preparation, now_s)
+    if demoted and host is not None and state.preparations.get(preparation.session_id) is None:
+        worker = host.workers.get(event.worker_id)
+        if worker is not None:
+            demote(state, host, worker)
+
+
+def _settle_on_gpus(state: State, worker: Worker, host: Host, event: WorkerPrepared, now_s: float) -> bool:
+    """Takes in where the worker is ready. True if its data must leave a device, since a lease has it meanwhile."""
+    session = state.sessions.touch(worker.session_id)
+    worker.context_gpus = event.gpu_indices if event.stage is WorkerStage.CONTEXT_READY else ()
+    if event.stage is not WorkerStage.DEVICE_READY:
+        if worker.parked:
+            worker.gpu_indices = ()
+            state.speculation.unpark(worker, session, now_s, used=False)
+        worker.parked = False
+        return False
+    if any(state.leases.occupied(host.host_id, index) for index in event.gpu_indices):
+        return True
+    worker.parked, worker.gpu_indices = True, event.gpu_indices
+    park(state, host, worker, now_s)
+    return False
+
+
+def park(state: State, host: Host, worker: Worker, now_s: float) -> None:
+    """A worker's data lie on GPUs without a lease; from now on that is charged unless it is a warm one."""
+    if not worker.has_run and worker.worker_id not in state.speculation.parked:
+        tenant = state.sessions.tenant(worker.session_id)
+        state.speculation.parked[worker.worker_id] = Parked(
+            host.host_id, worker.session_id, tenant, len(worker.gpu_indices), now_s)
+
+
+def demote(state: State, host: Host, worker: Worker) -> None:
+    """Frees the GPUs of a speculative worker; what it holds in host memory stays ready."""
+    assert worker.prepared is not None
+    worker.preparing = True
+    state.hosts.touch(host.host_id)
+    request_id = f"demote-{state.number}-{worker.worker_id}"
+    epoch = state.sessions.epoch(worker.session_id)
+    state.preparations.add(Preparation(
+        request_id, worker.session_id, epoch, worker.prepared, host.host_id, host.incarnation, worker.worker_id))
+    state.act(PrepareWorker(
+        request_id, host.host_id, host.address, worker.session_id, epoch, worker.prepared, worker.worker_id))
+
+
+def demote_expired(state: State, now_s: float) -> None:
+    """Data of cells that nobody types in any more leave the GPUs; marks those of tenants that hold too many."""
+    tenants = {parked.tenant for parked in state.speculation.parked.values()}
+    over = {name for name in tenants if state.speculation.gpus_of(name) > state.speculative_gpus_max(name)}
+    for worker_id, parked in list(state.speculation.parked.items()):
+        worker = state.hosts.worker(parked.host_id, worker_id)
+        host = state.hosts.get(parked.host_id)
+        if worker is None or host is None:
+            # Its host no longer lists it.
+            gone = Worker(worker_id, parked.session_id, WorkerStage.GONE)
+            state.speculation.unpark(gone, state.sessions.touch(parked.session_id), now_s, used=False)
+            continue
+        if worker.over_share != (parked.tenant in over):
+            worker.over_share = parked.tenant in over
+            state.hosts.touch(host.host_id)
+        idle = not worker.evicting and worker.worker_id not in state.leases.workers_in_use(host.host_id)
+        old = now_s - worker.prepared_at_s >= state.limits.speculative_expiry_s
+        if idle and old and worker.prepared is not None and state.preparations.get(worker.session_id) is None:
+            demote(state, host, worker)
 
 
 def preparation_failed(state: State, event: PreparationFailed, now_s: float) -> None:
@@ -184,6 +266,7 @@ def preparation_failed(state: State, event: PreparationFailed, now_s: float) -> 
     worker = state.hosts.worker(preparation.host_id, preparation.worker_id)
     if worker is not None:
         worker.preparing = False
+        state.speculation.drop(worker)
         worker.prepared, worker.merged = None, None
         state.hosts.touch(preparation.host_id)
     reason = f"The worker could not be prepared ({event.message or event.reason})."

@@ -44,7 +44,7 @@ def provision(state: State, speculative_gpus: int, now_s: float) -> None:
         _shrink(state, staying, have - target, now_s)
     for host in living:
         if host.retiring and _may_stop(state, host, now_s):
-            _stop(state, host)
+            _stop(state, host, now_s)
 
 
 def _grow(state: State, living: list[Host], missing_gpus: int, now_s: float) -> None:
@@ -103,10 +103,12 @@ def _may_stop(state: State, host: Host, now_s: float) -> bool:
     return not any(worker.stage.busy or now_s < worker.held_until_s for worker in host.workers.values())
 
 
-def _stop(state: State, host: Host) -> None:
+def _stop(state: State, host: Host, now_s: float) -> None:
     """The host is no longer counted on, and heartbeats of this daemon that come late are refused."""
     state.act(StopHost(host.host_id))
     state.stopped_hosts[host.host_id] = host.incarnation
     while len(state.stopped_hosts) > state.limits.hosts_known_max:
         state.stopped_hosts.popitem(last=False)
+    for worker in host.workers.values():
+        state.lose_worker(worker, now_s)
     state.drop_host(host.host_id)

@@ -104,7 +104,7 @@ def _touch_worker(state: State, event: ExecutionReported, entry: LeaseEntry, now
     if worker is None:
         return
     if told is not None and told.stage is WorkerStage.GONE:
-        del host.workers[worker_id]
+        state.lose_worker(host.workers.pop(worker_id), now_s)
         state.hosts.touch(host.host_id)
         return
     _set_worker(worker, event, entry, told, now_s)

@@ -25,6 +25,7 @@ class RoomIndex:
         self.limits = limits
         self._hosts, self._leases, self._preparations = hosts, leases, preparations
         self._rooms: dict[HostId, HostRoom] = {}
+        self._gpus = 0
         self._timed: set[HostId] = set()
         self._open: set[HostId] = set()
         self._by_free: dict[int, BestHosts] = {}
@@ -46,6 +47,14 @@ class RoomIndex:
             else:
                 self._take_in(host, now_s)
         changed.clear()
+
+    def __contains__(self, host_id: object) -> bool:
+        return host_id in self._rooms
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all hosts."""
+        return self._gpus
 
     def host(self, host_id: HostId) -> Host:
         """A host that has a room."""
@@ -80,6 +89,7 @@ class RoomIndex:
         room = self._rooms.pop(host_id, None)
         if room is None:
             return
+        self._gpus -= room.gpus
         self._timed.discard(host_id)
         self._open.discard(host_id)
         for hosts in (self.cheapest, self.for_new, self.oldest_speculative):
@@ -91,6 +101,7 @@ class RoomIndex:
         host_id = host.host_id
         before = self._rooms.get(host_id)
         room = self._rooms[host_id] = host_room(host, self._leases, now_s)
+        self._gpus += room.gpus - (before.gpus if before is not None else 0)
         old_free, free = len(before.free) if before is not None else 0, len(room.free)
         if old_free != free:
             if old_free:

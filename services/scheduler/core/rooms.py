@@ -16,6 +16,8 @@ class HostRoom:
     """A host's GPUs without a lease, by what stands on them, as of one moment."""
 
     host: Host
+    # All of its GPUs, leased ones included.
+    gpus: int
     free: list[int] = field(default_factory=list)
     # GPU -> the workers bound to it; each may be ended or can take a cell of its session.
     warm: dict[int, list[Worker]] = field(default_factory=dict)
@@ -38,7 +40,7 @@ class HostRoom:
 
 def host_room(host: Host, leases: LeaseTable, now_s: float) -> HostRoom:
     """Sorts a host's GPUs: leased or busy ones are left out."""
-    room = HostRoom(host)
+    room = HostRoom(host, host.gpu_count)
     in_use = leases.workers_in_use(host.host_id)
     bound: dict[int, list[Worker]] = {}
     for worker in host.workers.values():
@@ -80,9 +82,15 @@ def _look_at(room: HostRoom, worker: Worker, now_s: float) -> None:
 def take_gpus(
     room: HostRoom, count: int, bound: tuple[int, ...], keep: Worker | None, now_s: float, limits: Limits,
 ) -> tuple[tuple[int, ...], tuple[WorkerId, ...]] | None:
-    """`count` GPUs of one host, the `bound` ones first, then free ones, then those of the cheapest victims."""
+    """`count` GPUs of one host, the `bound` ones first, then free ones, then those of the cheapest victims.
+
+    Of the free ones those come first on which `keep` has a context.
+    """
     gpus = list(bound)
-    gpus += room.free[: max(0, count - len(gpus))]
+    free = room.free
+    if keep is not None and keep.context_gpus:
+        free = sorted(free, key=lambda index: (index not in keep.context_gpus, index))
+    gpus += free[: max(0, count - len(gpus))]
     if len(gpus) < count:
         others = [index for index in room.warm if index not in gpus and _all_may_go(room, index, keep)]
         others.sort(key=lambda index: _cost(room, index, now_s, limits))

@@ -18,6 +18,11 @@ class Session:
     frequency_at_s: float = 0.0
     # Whose it is, as its last request said.
     tenant: str = ""
+    # GPU-seconds that its speculation may still waste; less than 0: it has wasted more.
+    spare_gpu_s: float = 0.0
+    # A new speculative worker only then, and the pause that led to it.
+    fork_not_before_s: float = 0.0
+    fork_pause_s: float = 0.0
 
     def count_run(self, now_s: float, half_life_s: float) -> float:
         """One more GPU cell; returns the decayed count."""
@@ -29,8 +34,9 @@ class Session:
 class SessionTable:
     """Sessions by last use; beyond `sessions_max` the longest unused one that is not needed is dropped."""
 
-    def __init__(self, sessions_max: int) -> None:
+    def __init__(self, sessions_max: int, waste_burst_gpu_s: float = 0.0) -> None:
         self._sessions_max = sessions_max
+        self._waste_burst_gpu_s = waste_burst_gpu_s
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()
 
     def __len__(self) -> int:
@@ -50,7 +56,7 @@ class SessionTable:
         """The session, made if needed, as the one used last."""
         session = self._sessions.get(session_id)
         if session is None:
-            session = self._sessions[session_id] = Session(Epoch(0))
+            session = self._sessions[session_id] = Session(Epoch(0), spare_gpu_s=self._waste_burst_gpu_s)
         self._sessions.move_to_end(session_id)
         return session
 

@@ -36,6 +36,7 @@ from looseleaf.services.scheduler.core.preparations import PreparationTable
 from looseleaf.services.scheduler.core.queue import RunQueue, RunTable
 from looseleaf.services.scheduler.core.room_index import RoomIndex
 from looseleaf.services.scheduler.core.sessions import SessionTable
+from looseleaf.services.scheduler.core.speculation import Speculation
 
 
 class State:
@@ -50,12 +51,13 @@ class State:
         self.queue = RunQueue()
         # Queued, being granted, or waiting for a restored lease.
         self.runs = RunTable()
-        self.sessions = SessionTable(limits.sessions_max)
+        self.sessions = SessionTable(limits.sessions_max, limits.waste_burst_gpu_s)
         self.preparations = PreparationTable(self.hosts.changed)
         self.rooms = RoomIndex(self.hosts, self.leases, self.preparations, limits)
         self.accounts = Accounts(Totals())
         self.greedy = GreedyDual()
         self.shares = TenantShares(limits)
+        self.speculation = Speculation()
         self.boots = Boots(limits)
         self.demand = Peak(limits.demand_peak_s)
         self.provisioned = ProvisionedTime()
@@ -142,11 +144,21 @@ class State:
         epoch = self.sessions.epoch(worker.session_id)
         self.act(EvictWorker(host.host_id, host.address, worker.worker_id, lease_id, epoch))
 
+    def lose_worker(self, worker: Worker, now_s: float) -> None:
+        """A worker is gone: what was prepared on it came to nothing."""
+        self.speculation.drop(worker)
+        self.speculation.unpark(worker, self.sessions.touch(worker.session_id), now_s, used=False)
+
     def remember_end(self, worker_id: WorkerId, why: str, ended_at_s: float) -> None:
         """A worker ended with variables that no version has; what was known of its end stands."""
         self.ended_holders.setdefault(worker_id, (why, ended_at_s))
         while len(self.ended_holders) > self.limits.ended_holders_max:
             self.ended_holders.popitem(last=False)
+
+    def speculative_gpus_max(self, tenant: str) -> int:
+        """GPUs on which speculative workers of the tenant may lie: a part of the pool by its weight, at least one."""
+        part = self.shares.weight(tenant) / self.shares.weights_of_active(tenant)
+        return max(1, int(self.limits.tenant_speculation_share * self.rooms.gpus * part))
 
     def occupy(self, entry: LeaseEntry) -> None:
         """A lease takes its GPUs from now on, and counts as its session's tenant's use."""

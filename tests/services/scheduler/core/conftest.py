@@ -68,11 +68,11 @@ class Rig:
 
     def prepare(
         self, session: str = "s1", *, source: str = "p", version: int = 1, epoch: int = 1, gpus: int = 1,
-        names: tuple[str, ...] = (), device_bytes: int = 0, environment_id: str = "",
+        names: tuple[str, ...] = (), device_bytes: int = 0, environment_id: str = "", **more: Any,
     ) -> list[act.Action]:
         facts = RecipeFacts(
             source, Version(version), frozenset(names), frozenset(), gpus, device_bytes, environment_id=environment_id)
-        return self.send(ev.PreparationRequested(self.new_request(), SessionId(session), Epoch(epoch), facts))
+        return self.send(ev.PreparationRequested(self.new_request(), SessionId(session), Epoch(epoch), facts, **more))
 
     def report(
         self, lease: Lease, state: ExecutionState, *, release: bool = False, reason: str = "",

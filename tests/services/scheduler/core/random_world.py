@@ -103,6 +103,11 @@ class Want:
     need: str = ""
 
 
+def runs(worker: WorkerReport) -> bool:
+    """True while a cell runs on it or is saved."""
+    return worker.stage in (WorkerStage.RUNNING, WorkerStage.SAVING)
+
+
 class World:
     """Everything outside the policy, driven by one seeded generator."""
 
@@ -111,7 +116,8 @@ class World:
         # In every second world hosts are started and ended by demand.
         self.limits = LIMITS if seed % 2 else replace(
             LIMITS, hosts_max=3, gpus_per_host=1, headroom_hosts=0, demand_peak_s=3.0, power_off_after_s=2.0,
-            boot_timeout_s=20.0, boot_retry_s=1.0)
+            boot_timeout_s=20.0, boot_retry_s=1.0, prepare_stage_max=WorkerStage.DEVICE_READY,
+            speculative_expiry_s=2.0)
         self.random = random.Random(seed)
         self.now_s = 0.0
         self.names = itertools.count(1)
@@ -132,6 +138,7 @@ class World:
         self.disk_totals = Totals()
         self.life = 0
         self.faults = True
+        self.predicted: set[str] = set()
         self.trail: list[tuple[ev.Event, float, list[act.Action]]] = []
         self.start_scheduler()
 
@@ -222,8 +229,12 @@ class World:
                 self.order(action.host_id, lambda daemon: self.evict(daemon, action), ended,
                            lambda: ended(False))
             case act.PrepareWorker():
-                def prepared(worker_id: str) -> ev.Event:
-                    return ev.WorkerPrepared(action.request_id, WorkerId(worker_id), 5.0)
+                assert action.request_id not in self.predicted or action.stage is not WorkerStage.DEVICE_READY or (
+                    action.worker_id), "a mere prediction takes a GPU"
+                def prepared(ready: WorkerReport) -> ev.Event:
+                    return ev.WorkerPrepared(
+                        action.request_id, ready.worker_id, 5.0, stage=ready.stage,
+                        gpu_indices=ready.gpu_indices or action.gpu_indices)
 
                 self.order(action.host_id, lambda daemon: self.prepare(daemon, action), prepared,
                            lambda: ev.PreparationFailed(action.request_id, "DAEMON_DOWN"))
@@ -301,20 +312,25 @@ class World:
         if worker is None:
             return True
         kept = daemon.keeps(order.worker_id, self.now_s) and daemon.holds[order.worker_id][1] >= order.epoch
-        if worker.stage.busy or kept or (self.faults and self.random.random() < 0.1):
+        if runs(worker) or kept or (self.faults and self.random.random() < 0.1):
             return False
         del daemon.workers[order.worker_id]
         return True
 
-    def prepare(self, daemon: Daemon, action: act.PrepareWorker) -> str:
-        worker_id = action.worker_id or f"w{next(self.names)}"
+    def prepare(self, daemon: Daemon, action: act.PrepareWorker) -> WorkerReport:
+        worker_id = WorkerId(action.worker_id or f"w{next(self.names)}")
         old = daemon.workers.get(worker_id)
-        if old is None or not old.stage.busy:
-            gpus = old.gpu_indices if old is not None else ()
-            daemon.workers[worker_id] = WorkerReport(
-                WorkerId(worker_id), action.session_id, WorkerStage.HOST_READY, action.recipe.version,
-                action.recipe.source_hash, gpus)
-        return worker_id
+        if old is not None and runs(old):
+            return WorkerReport(worker_id, action.session_id, WorkerStage.HOST_READY)
+        taken = {index for held in daemon.leases.values() for index in held.lease.gpu_indices}
+        stage, gpus = action.stage, action.gpu_indices
+        if stage is WorkerStage.DEVICE_READY and taken & set(gpus):
+            stage, gpus = WorkerStage.HOST_READY, ()
+        if stage is not WorkerStage.DEVICE_READY:
+            gpus = old.gpu_indices if old is not None and old.execution_id else ()
+        daemon.workers[worker_id] = WorkerReport(
+            worker_id, action.session_id, stage, action.recipe.version, action.recipe.source_hash, gpus)
+        return daemon.workers[worker_id]
 
     def beat(self, daemon: Daemon) -> None:
         if daemon.beating or not daemon.up or daemon.cut_off:
@@ -540,9 +556,15 @@ class World:
     def prepare_something(self) -> None:
         session = self.random.choice(list(self.epochs))
         self.told_epochs[session] = max(self.told_epochs.get(session, 0), self.epochs[session])
+        request_id = f"q{next(self.names)}"
+        predicted = self.random.random() < 0.2
+        if predicted:
+            self.predicted.add(request_id)
         self.send(ev.PreparationRequested(
-            f"q{next(self.names)}", SessionId(session), Epoch(self.epochs[session]),
-            RecipeFacts(f"hash-{self.random.randrange(5)}", Version(1), frozenset({"a"}))))
+            request_id, SessionId(session), Epoch(self.epochs[session]),
+            RecipeFacts(f"hash-{self.random.randrange(5)}", Version(1), frozenset({"a"})),
+            predicted=predicted, certain=self.random.random() < 0.8,
+            attach_s=self.random.choice((0.01, 0.3, 1.0)), tenant=f"t{int(session[1:]) % 2}"))
 
     def open_wants(self) -> list[Want]:
         return [want for want in self.wants.values() if not want.done]

@@ -1,0 +1,86 @@
+"""Up to which stage a worker is prepared, and on which GPUs: speculation's rule applied to the pool as it is."""
+
+from __future__ import annotations
+
+from looseleaf.services.scheduler.core.events import PreparationRequested
+from looseleaf.services.scheduler.core.facts import WorkerStage
+from looseleaf.services.scheduler.core.hosts import Host, Worker
+from looseleaf.services.scheduler.core.speculation import how_far
+from looseleaf.services.scheduler.core.state import State
+
+_HOST: tuple[WorkerStage, tuple[int, ...]] = (WorkerStage.HOST_READY, ())
+
+
+def choose_stage(
+    state: State, event: PreparationRequested, host: Host, worker: Worker | None, now_s: float,
+) -> tuple[WorkerStage, tuple[int, ...]]:
+    """The stage and its GPUs. A warm worker keeps the GPUs that it is bound to, since nobody else needs them."""
+    limits = state.limits
+    if limits.prepare_stage_max is WorkerStage.HOST_READY:
+        return _HOST
+    if worker is not None and worker.gpu_indices and worker.has_run:
+        kept = limits.prepare_stage_max is WorkerStage.DEVICE_READY
+        return (WorkerStage.DEVICE_READY, worker.gpu_indices) if kept else _HOST
+    state.rooms.refresh(now_s)
+    idle = _idle_gpus(state, event, host, worker)
+    stage = how_far(
+        event, limits, gpu_idle=bool(idle) and not len(state.queue), may_spend=may_spend(state, event, worker))
+    if stage is WorkerStage.DEVICE_READY:
+        return stage, idle
+    if stage is WorkerStage.CONTEXT_READY:
+        likely = _likely_gpus(state, event, host, worker)
+        return (stage, likely) if likely else _HOST
+    return _HOST
+
+
+def reached(worker: Worker) -> WorkerStage:
+    """How far an idle worker of a session is ready."""
+    if worker.gpu_indices:
+        return WorkerStage.DEVICE_READY
+    return WorkerStage.CONTEXT_READY if worker.context_gpus else WorkerStage.HOST_READY
+
+
+def may_spend(state: State, event: PreparationRequested, worker: Worker | None) -> bool:
+    """True if the session has not wasted too much, and its tenant's speculation leaves room for one more."""
+    session = state.sessions.touch(event.session_id)
+    if session.spare_gpu_s <= 0:
+        return False
+    if worker is not None and worker.worker_id in state.speculation.parked:
+        return True
+    wanted = state.speculation.gpus_of(session.tenant) + event.recipe.gpu_count
+    return wanted <= state.speculative_gpus_max(session.tenant)
+
+
+def _idle_gpus(
+    state: State, event: PreparationRequested, host: Host, worker: Worker | None,
+) -> tuple[int, ...]:
+    """GPUs of the host on which nothing stands, or those on which the worker's data lie already; empty: too few."""
+    if worker is not None and worker.gpu_indices:
+        return worker.gpu_indices if len(worker.gpu_indices) == event.recipe.gpu_count else ()
+    if host.host_id not in state.rooms:
+        return ()
+    coming = {index for other in state.preparations.on_host(host.host_id) for index in other.gpu_indices}
+    # From the end, since runs take the first free ones.
+    free = [index for index in reversed(state.rooms.room(host.host_id).free) if index not in coming]
+    count = event.recipe.gpu_count
+    return tuple(sorted(free[:count])) if len(free) >= count else ()
+
+
+def _likely_gpus(
+    state: State, event: PreparationRequested, host: Host, worker: Worker | None,
+) -> tuple[int, ...]:
+    """Where a context is opened: free GPUs, then those of idle workers, those with fewest contexts first."""
+    if worker is not None and len(worker.context_gpus) == event.recipe.gpu_count:
+        return worker.context_gpus
+    if host.host_id not in state.rooms:
+        return ()
+    room = state.rooms.room(host.host_id)
+    contexts = dict.fromkeys([*room.free, *room.warm], 0)
+    for other in host.workers.values():
+        for index in other.context_gpus:
+            if index in contexts:
+                contexts[index] += 1
+    fit = [index for index, count in contexts.items() if count < state.limits.contexts_per_gpu_max]
+    fit.sort(key=lambda index: (index in room.warm, contexts[index], index))
+    count = event.recipe.gpu_count
+    return tuple(sorted(fit[:count])) if len(fit) >= count else ()

@@ -1,0 +1,267 @@
+"""How far preparations go, what they may cost, and that nobody else waits for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from looseleaf.ids import Epoch, HostId, SessionId, Version, WorkerId
+from looseleaf.services.scheduler.core import actions as act
+from looseleaf.services.scheduler.core import events as ev
+from looseleaf.services.scheduler.core.facts import ExecutionState, RecipeFacts, WorkerStage
+from looseleaf.services.scheduler.core.limits import Limits
+from looseleaf.services.scheduler.core.sessions import Session
+from looseleaf.services.scheduler.core.speculation import count_fork, earn, forget_forks, fork_wait_s, how_far
+from looseleaf.units import GIB
+
+HOST, CONTEXT, DEVICE = WorkerStage.HOST_READY, WorkerStage.CONTEXT_READY, WorkerStage.DEVICE_READY
+SMALL, LARGE = GIB // 2, 8 * GIB
+
+
+@pytest.fixture
+def far(new_rig: Any) -> Any:
+    """One host of four GPUs whose daemon can prepare up to device_ready."""
+    made = new_rig(prepare_stage_max=DEVICE, heartbeat_suspect_s=900.0, heartbeat_dead_s=1000.0)
+    made.heartbeat(gpus=4)
+    return made
+
+
+def done(rig: Any, worker_id: str) -> None:
+    """The daemon did as it was told."""
+    order = rig.one(act.PrepareWorker)
+    rig.send(ev.WorkerPrepared(
+        order.request_id, WorkerId(worker_id), 700.0, stage=order.stage, gpu_indices=order.gpu_indices))
+
+
+def park(rig: Any, session: str, worker_id: str) -> tuple[int, ...]:
+    """A large cell's data lie on a GPU before its Run."""
+    rig.prepare(session, source=f"large-{session}", device_bytes=LARGE)
+    gpus: tuple[int, ...] = rig.one(act.PrepareWorker).gpu_indices
+    assert rig.one(act.PrepareWorker).stage is DEVICE
+    done(rig, worker_id)
+    return gpus
+
+
+@given(
+    st.booleans(), st.booleans(), st.floats(0, 3), st.booleans(), st.booleans(),
+    st.sampled_from([HOST, CONTEXT, DEVICE]))
+def test_stage_is_never_further_than_certainty_budget_and_protocol_allow(
+    predicted: bool, certain: bool, attach_s: float, idle: bool, may_spend: bool, furthest: WorkerStage,
+) -> None:
+    limits = Limits(prepare_stage_max=furthest)
+    event = ev.PreparationRequested(
+        "r", SessionId("s"), Epoch(1), RecipeFacts("h", Version(1)), predicted, certain, attach_s)
+    stage = how_far(event, limits, gpu_idle=idle, may_spend=may_spend)
+    assert HOST <= stage <= furthest
+    if predicted or not certain:
+        assert stage is HOST
+    if stage is DEVICE:
+        assert idle
+        assert may_spend
+        assert attach_s > limits.context_s + limits.immediate_s
+
+
+@pytest.mark.parametrize(
+    ("device_bytes", "more", "stage"),
+    [
+        (SMALL, {}, CONTEXT), (LARGE, {}, DEVICE), (LARGE, {"predicted": True}, HOST),
+        (LARGE, {"certain": False}, HOST),
+    ])
+def test_small_closures_get_a_context_large_ones_an_idle_gpu_and_guesses_neither(
+    far: Any, device_bytes: int, more: dict[str, bool], stage: WorkerStage,
+) -> None:
+    far.prepare("s1", device_bytes=device_bytes, **more)
+    order = far.one(act.PrepareWorker)
+    assert order.stage is stage
+    assert len(order.gpu_indices) == (stage is not HOST)
+
+
+def test_daemons_of_today_are_asked_for_host_ready_only(rig: Any) -> None:
+    rig.prepare("s1", device_bytes=LARGE)
+    assert (rig.one(act.PrepareWorker).stage, rig.one(act.PrepareWorker).gpu_indices) == (HOST, ())
+
+
+def test_prediction_that_is_then_typed_in_is_taken_further(far: Any) -> None:
+    far.prepare("s1", source="a", device_bytes=SMALL, predicted=True)
+    done(far, "w1")
+    far.prepare("s1", source="a", device_bytes=SMALL)
+    order = far.one(act.PrepareWorker)
+    assert (order.worker_id, order.stage) == ("w1", CONTEXT)
+    done(far, "w1")
+    far.prepare("s1", source="a", device_bytes=SMALL)
+    assert far.all(act.PrepareWorker) == []
+
+
+def test_run_goes_where_its_context_is(far: Any) -> None:
+    far.prepare("s0", source="b", device_bytes=SMALL)
+    done(far, "w0")
+    far.prepare("s1", source="a", device_bytes=SMALL)
+    gpus = far.one(act.PrepareWorker).gpu_indices
+    done(far, "w1")
+    far.run("x1", "s1", source="a")
+    lease = far.one(act.GrantLease).lease
+    assert (lease.worker_id, lease.gpu_indices) == ("w1", gpus)
+    assert gpus != (0,)
+
+
+def test_contexts_that_only_wait_are_few_on_one_gpu(new_rig: Any) -> None:
+    rig = new_rig(prepare_stage_max=CONTEXT, contexts_per_gpu_max=2)
+    rig.heartbeat(gpus=1)
+    stages = []
+    for number in range(3):
+        rig.prepare(f"s{number}", source=f"c{number}", device_bytes=SMALL)
+        stages.append(rig.one(act.PrepareWorker).stage)
+        done(rig, f"w{number}")
+    assert stages == [CONTEXT, CONTEXT, HOST]
+
+
+def test_data_on_a_gpu_make_way_for_a_run_at_once(new_rig: Any) -> None:
+    rig = new_rig(prepare_stage_max=DEVICE)
+    rig.heartbeat(gpus=1)
+    park(rig, "s1", "w1")
+    rig.run("x2", "s2")
+    order = rig.one(act.EvictWorker)
+    assert order.worker_id == "w1"
+    rig.send(ev.EvictionEnded(order.host_id, order.worker_id, order.lease_id, evicted=True))
+    assert rig.one(act.GrantLease).lease.session_id == "s2"
+    assert rig.scheduler.state.speculation.parked == {}
+    assert rig.scheduler.state.speculation.totals.wasted == 1
+
+
+def test_nothing_goes_to_a_gpu_while_somebody_waits(new_rig: Any) -> None:
+    rig = new_rig(prepare_stage_max=DEVICE)
+    rig.heartbeat("h0", gpus=1)
+    rig.heartbeat("h1", gpus=2)
+    rig.lease("x1", "s1", gpus=2)
+    rig.run("x2", "s2", gpus=2)
+    rig.prepare("s3", device_bytes=LARGE)
+    assert rig.one(act.PrepareWorker).stage is CONTEXT
+
+
+def test_run_finds_its_data_on_its_gpu_and_nothing_is_wasted(far: Any) -> None:
+    gpus = park(far, "s1", "w1")
+    far.now_s += 5
+    lease = far.lease("x1", "s1", source="large-s1", device_bytes=LARGE)
+    assert (lease.worker_id, lease.gpu_indices) == ("w1", gpus)
+    totals = far.scheduler.state.speculation.totals
+    assert (totals.used, totals.wasted_gpu_s) == (1, 0.0)
+
+
+def test_without_a_keystroke_the_data_leave_the_gpu_and_stay_in_host_memory(far: Any) -> None:
+    park(far, "s1", "w1")
+    far.pass_time(19.0)
+    assert far.all(act.PrepareWorker) == []
+    far.prepare("s1", source="large-s1", device_bytes=LARGE)
+    far.pass_time(19.0)
+    assert far.all(act.PrepareWorker) == []
+    far.pass_time(2.0)
+    order = far.one(act.PrepareWorker)
+    assert (order.worker_id, order.stage, order.gpu_indices) == ("w1", HOST, ())
+    done(far, "w1")
+    assert far.scheduler.state.hosts.worker(HostId("h0"), WorkerId("w1")).gpu_indices == ()
+    assert far.scheduler.state.speculation.totals.wasted_gpu_s == 40.0
+    far.run("x1", "s1", source="large-s1")
+    assert far.one(act.GrantLease).lease.worker_id == "w1"
+
+
+def test_restarted_scheduler_finds_data_on_a_gpu_and_lets_them_go(far: Any, worker: Any) -> None:
+    for _ in range(2):
+        far.heartbeat(gpus=4, workers=(worker("w1", "s1", DEVICE, gpus=(0,), prepared="a"),))
+    assert list(far.scheduler.state.speculation.parked) == ["w1"]
+    far.pass_time(21.0)
+    assert (far.one(act.PrepareWorker).worker_id, far.one(act.PrepareWorker).stage) == ("w1", HOST)
+
+
+def test_worker_that_attaches_under_its_lease_is_not_taken_for_an_idle_one(far: Any, worker: Any) -> None:
+    lease = far.lease("x1", "s1")
+    for _ in range(2):
+        far.heartbeat(gpus=4, workers=(worker("w1", "s1", DEVICE, gpus=lease.gpu_indices),), leases=(lease,))
+    assert far.scheduler.state.hosts.worker(HostId("h0"), WorkerId("w1")).stage is DEVICE
+    assert far.scheduler.state.speculation.parked == {}
+
+
+def test_session_that_wasted_its_budget_gets_no_gpu_before_its_cells_earned_more(far: Any) -> None:
+    park(far, "s1", "w1")
+    far.pass_time(31.0)
+    done(far, "w1")
+    far.prepare("s1", source="other", device_bytes=LARGE)
+    assert far.one(act.PrepareWorker).stage is CONTEXT
+    done(far, "w1")
+    lease = far.lease("x1", "s1", source="other", device_bytes=LARGE)
+    far.now_s += 100
+    far.report(lease, ExecutionState.SAVED, release=True)
+    assert far.scheduler.state.sessions.touch(SessionId("s1")).spare_gpu_s == pytest.approx(30 - 31 + 10)
+
+
+def test_tenant_may_speculate_on_its_part_of_the_pool_only(new_rig: Any) -> None:
+    rig = new_rig(prepare_stage_max=DEVICE)
+    rig.heartbeat(gpus=8)
+    stages = []
+    for number in range(3):
+        rig.prepare(f"s{number}", source=f"c{number}", device_bytes=LARGE, tenant="a")
+        stages.append(rig.one(act.PrepareWorker).stage)
+        done(rig, f"w{number}")
+    assert stages == [DEVICE, DEVICE, CONTEXT]
+
+
+def test_speculation_of_a_tenant_over_its_part_goes_before_others(new_rig: Any) -> None:
+    rig = new_rig(prepare_stage_max=DEVICE, tenant_speculation_share=1.0)
+    rig.heartbeat(gpus=3)
+    for session, tenant in (("s1", "b"), ("s2", "a"), ("s3", "a")):
+        rig.prepare(session, source=session, device_bytes=LARGE, tenant=tenant)
+        assert rig.one(act.PrepareWorker).stage is DEVICE
+        done(rig, f"w{session}")
+    for tenant in ("a", "b", "c"):
+        rig.scheduler.state.shares.begin(f"l-{tenant}", tenant, 1, 0.0)  # three active tenants: one GPU each
+    rig.pass_time(1.0)
+    rig.run("x9", "s9", tenant="c")
+    assert rig.one(act.EvictWorker).worker_id == "ws2"
+
+
+def test_lease_that_took_the_gpu_meanwhile_keeps_it(far: Any) -> None:
+    far.prepare("s1", source="a", device_bytes=LARGE)
+    order = far.one(act.PrepareWorker)
+    assert order.gpu_indices == (3,)
+    for number in range(4):
+        far.lease(f"x{number}", f"t{number}")
+    far.send(ev.WorkerPrepared(order.request_id, WorkerId("w1"), 700.0, stage=DEVICE, gpu_indices=(3,)))
+    back = far.one(act.PrepareWorker)
+    assert (back.worker_id, back.stage) == ("w1", HOST)
+    assert far.scheduler.state.speculation.parked == {}
+
+
+def test_new_workers_for_one_session_come_ever_more_slowly() -> None:
+    limits, session = Limits(), Session(Epoch(0))
+    waits, now_s = [], 0.0
+    for _ in range(6):
+        now_s += fork_wait_s(session, now_s)
+        count_fork(session, now_s, limits)
+        waits.append(fork_wait_s(session, now_s))
+    assert waits == [2.0, 4.0, 8.0, 16.0, 16.0, 16.0]
+    now_s += 40
+    count_fork(session, now_s, limits)
+    assert fork_wait_s(session, now_s) == 2.0
+    forget_forks(session)
+    assert fork_wait_s(session, now_s) == 0.0
+
+
+def test_fork_that_comes_too_early_is_skipped_with_a_reason(rig: Any) -> None:
+    rig.prepare("s1", source="a")
+    rig.send(ev.PreparationFailed(rig.one(act.PrepareWorker).request_id, "FORK_FAILED"))
+    rig.prepare("s1", source="b")
+    assert rig.one(act.AnswerPreparation).skipped_reason == (
+        "This notebook has needed new workers too often; the next in 2 s.")
+    rig.now_s += 2
+    rig.prepare("s1", source="b")
+    assert rig.one(act.PrepareWorker)
+
+
+@given(st.lists(st.floats(0, 1000), max_size=20))
+def test_budget_never_exceeds_its_burst(used: list[float]) -> None:
+    limits, session = Limits(), Session(Epoch(0))
+    for gpu_s in used:
+        earn(session, gpu_s, limits)
+        assert session.spare_gpu_s <= limits.waste_burst_gpu_s
