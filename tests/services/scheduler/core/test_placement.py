@@ -114,7 +114,7 @@ def test_worker_that_refuses_to_go_keeps_its_gpu_until_later_heartbeats(rig: Any
 
 
 def test_running_or_saving_worker_is_never_evicted(rig: Any, worker: Any) -> None:
-    for stage in (WorkerStage.DEVICE_READY, WorkerStage.RUNNING, WorkerStage.SAVING):
+    for stage in (WorkerStage.RUNNING, WorkerStage.SAVING):
         rig.heartbeat(workers=(worker("w1", "s9", stage, gpus=(0,)),))
         rig.run(f"x-{stage.name}", "s2")
         assert rig.all(act.EvictWorker) == []
