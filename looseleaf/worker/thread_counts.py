@@ -41,10 +41,13 @@ def loaded_thread_libraries() -> list[str]:
 
 
 def set_thread_count(count: int, libraries: list[str]) -> None:
-    """Makes torch and each of `libraries` that is loaded compute with `count` threads from now on."""
+    """Makes torch, numexpr and each of `libraries` that is loaded compute with `count` threads from now on."""
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_num_threads(count)
+    numexpr = sys.modules.get("numexpr")
+    if numexpr is not None and hasattr(numexpr, "set_num_threads"):
+        numexpr.set_num_threads(min(count, int(getattr(numexpr, "MAX_THREADS", count))))
     for path in libraries:
         try:
             library = ctypes.CDLL(path, mode=_RTLD_NOLOAD)

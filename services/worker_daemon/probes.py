@@ -143,7 +143,7 @@ class Probes:
             return self._exec(key, channel, null, output)
 
     def _exec(self, key: ProbeKey, channel: socket.socket, null: int, output: int) -> int:
-        command = [self._settings.python, "-P", "-m", "looseleaf.worker.probe", "--fd", str(channel.fileno())]
+        command = [self._settings.python, "-P", "-s", "-m", "looseleaf.worker.probe", "--fd", str(channel.fileno())]
         command += ["--base", ",".join(sorted(key.base)), "--imports", ",".join(key.imports)]
         try:
             process: subprocess.Popen[Any] = subprocess.Popen(

@@ -1,12 +1,21 @@
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import types
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from looseleaf.worker.thread_counts import THREAD_VARIABLES, default_thread_count, missing_thread_variables
+from looseleaf.worker.thread_counts import (
+    THREAD_VARIABLES,
+    default_thread_count,
+    missing_thread_variables,
+    set_thread_count,
+)
 
 COUNT_AFTER_RAISE = """
 import ctypes, numpy
@@ -43,3 +52,45 @@ def test_set_thread_count_raises_blas_threads_above_the_variables() -> None:
     if not done.stdout.strip():
         pytest.skip("this numpy does not come with OpenBLAS")
     assert done.stdout.split() == ["2"], done.stderr
+
+
+@pytest.mark.parametrize(("count", "most", "expected"), [(4, 64, 4), (100, 64, 64)])
+def test_set_thread_count_reaches_numexpr_within_what_it_allows(
+    monkeypatch: pytest.MonkeyPatch, count: int, most: int, expected: int
+) -> None:
+    asked: list[int] = []
+    stand_in = types.SimpleNamespace(set_num_threads=asked.append, MAX_THREADS=most)
+    monkeypatch.setitem(sys.modules, "numexpr", stand_in)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    set_thread_count(count, [])
+    assert asked == [expected]
+
+
+COUNTS = """
+import json, numpy, torch
+counts = {"torch": [torch.get_num_threads(), torch.get_num_interop_threads()]}
+try:
+    import pyarrow
+    counts["pyarrow"] = [pyarrow.cpu_count(), pyarrow.io_thread_count()]
+except ImportError:
+    pass
+try:
+    import joblib, scipy.linalg, sklearn, threadpoolctl
+    counts["joblib"] = joblib.cpu_count()
+    counts["pools"] = sorted([pool["filepath"], pool["num_threads"]] for pool in threadpoolctl.threadpool_info())
+except ImportError:
+    pass
+print(json.dumps(counts))
+"""
+
+
+@pytest.mark.slow
+def test_worker_computes_with_as_many_threads_as_a_fresh_process(
+    start_zygote: Callable[..., Any], make_worker: Callable[..., Any]
+) -> None:
+    zygote = start_zygote("numpy,torch,pyarrow,scipy.linalg,sklearn")
+    worker = make_worker(zygote=zygote, LOOSELEAF_THREADS=str(default_thread_count()))
+    assert worker.run(COUNTS)["status"] == "ok"
+    env = {name: value for name, value in os.environ.items() if name not in THREAD_VARIABLES}
+    done = subprocess.run([sys.executable, "-c", COUNTS], capture_output=True, text=True, env=env, check=True)
+    assert json.loads(worker.text()) == json.loads(done.stdout)
