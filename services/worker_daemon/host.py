@@ -14,6 +14,7 @@ from looseleaf.services.worker_daemon.execution import HostFacts
 from looseleaf.services.worker_daemon.execution_log import ExecutionLog
 from looseleaf.services.worker_daemon.generations import ZygoteGenerations
 from looseleaf.services.worker_daemon.gpus import gpu_message
+from looseleaf.services.worker_daemon.import_cache_view import zygote_messages
 from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.regions import HostRegions
 from looseleaf.services.worker_daemon.reports import Reporter
@@ -75,4 +76,5 @@ class Host:
             zygote_imports=list(self.zygotes.imports),
             kernels=self.kernels(),
             kernel_sessions=self.kernel_sessions(),
+            zygotes=zygote_messages(self.zygotes.cache, time.monotonic()),
         )

@@ -152,6 +152,9 @@ def test_pool_commands_print_tables_and_json(capsys: Any, data: Path) -> None:
     assert json.loads(run(capsys, "hosts", "--data", data, "--json")[1])[0]["host"]["host_id"] == "h0"
     assert "there is no worker" in run(capsys, "workers", "--data", data)[1]
     assert json.loads(run(capsys, "workers", "--data", data, "--json")[1]) == []
+    [host] = json.loads(run(capsys, "workers", "--tree", "--data", data, "--json")[1])
+    assert (host["host_id"], host["zygotes"], host["workers"]) == ("h0", [], [])
+    assert "h0: " in run(capsys, "workers", "--tree", "--data", data)[1]
 
 
 @pytest.mark.leaks_ok("gRPC keeps a call whose last event finds its event loop closed; a program has but one loop")

@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgpack
 import pytest
-from daemon_fakes import SESSION, Parts, ScriptedWorker, prepare_well, region, saved_reply, until, within
+from daemon_fakes import SESSION, FakeReaper, Parts, ScriptedWorker, prepare_well, region, saved_reply, until, within
 
 from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, PreconditionFailed
 from looseleaf.rpc.client import NO_DEADLINE, Channel, open_channel
@@ -18,8 +19,10 @@ from looseleaf.rpc.server import Registration, RpcServer
 from looseleaf.services.worker_daemon import servicer as servicer_module
 from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
 from looseleaf.services.worker_daemon.core.worker_life import Stage
+from looseleaf.services.worker_daemon.core.zygote_nodes import TreeKey
 from looseleaf.services.worker_daemon.execution import HostFacts
 from looseleaf.services.worker_daemon.host import Host
+from looseleaf.services.worker_daemon.import_cache import CacheSettings, ImportCache
 from looseleaf.services.worker_daemon.servicer import WorkerDaemonServicer
 from looseleaf.v1 import checkpoint_pb2, recipe_pb2, scheduler_pb2, types_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
@@ -32,6 +35,14 @@ RECIPE = recipe_pb2.ExecutionRecipe(version=1, names=["x"])
 class FakeZygotes:
     pids = (4711,)
     imports = ("json",)
+
+    def __init__(self) -> None:
+        base: Any = SimpleNamespace(pid=4711, environment_id="e", seconds={"json": 0.5}, modules=frozenset(),
+                                    private_bytes=9)
+        reaper: Any = FakeReaper()
+        self.cache = ImportCache(CacheSettings(lambda: base), reaper)
+        self.cache.open(TreeKey(1), base)
+        self.cache.base_ready(TreeKey(1))
 
 
 @dataclass
@@ -316,6 +327,9 @@ async def test_host_tells_its_workers_leases_and_zygote(rig: Rig) -> None:
     assert [worker.stage for worker in told.state.workers] == [Stage.HOST_READY]
     assert [(lease.lease_id, lease.ttl_ms) for lease in told.state.leases] == [("l-1", 10_000)]
     assert (list(told.zygote_pids), list(told.zygote_imports), told.state.draining) == ([4711], ["json"], True)
+    [base] = told.zygotes
+    shown = (base.node_id, base.parent_id, base.pid, list(base.imports), base.state, base.import_s, base.private_bytes)
+    assert shown == (1, 0, 4711, ["json"], "serving", 0.5, 9)
     assert told.arena_limit_bytes > told.arena_used_bytes == 0
 
 
