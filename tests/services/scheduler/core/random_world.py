@@ -2,26 +2,26 @@
 
 Faults: lost and reordered answers, partitions, daemons and schedulers killed at any point, a scheduler that stands
 still, cancelled and doubled requests, epoch changes. What must hold is checked after each event.
+`python -m tests.services.scheduler.core.random_world SEED ...` runs the worlds of these seeds.
 """
 
 from __future__ import annotations
 
 import itertools
 import random
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, Version, WorkerId
+from looseleaf.ids import Epoch, ExecutionId, LeaseId, SessionId, Version, WorkerId
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
 from looseleaf.services.scheduler.core.facts import (
     ExecutionRecord,
     ExecutionState,
-    Hold,
     HostRecord,
-    HostReport,
     Lease,
     Need,
     RecipeFacts,
@@ -32,80 +32,19 @@ from looseleaf.services.scheduler.core.facts import (
 )
 from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.policy import Scheduler
-from tests.services.scheduler.core.whole_pool import check_index
+from tests.services.scheduler.core.random_parts import Daemon, Held, Want, runs
+from tests.services.scheduler.core.whole_pool import check_index, check_table
 
 STEPS = 400
 SETTLE_ROUNDS_MAX = 400
+MODULE = "tests.services.scheduler.core.random_world"
 # Events between two looks at whether the index of rooms tells the same as a look at every host.
-INDEX_CHECK_EVERY = 8
+INDEX_CHECK_EVERY = 16
 # How long a worker is kept for variables that no version has.
 HOLD_S = 3.0
 # `look_again_s` is off: it would hide a reason to look at the queue that the policy forgot.
 LIMITS = Limits(
     run_queue_max=40, journal_records_max=1000, gang_patience_s=2.0, pending_orphan_s=1e9, look_again_s=1e9)
-
-
-@dataclass
-class Held:
-    """A lease at its daemon: unused, running, saving, or ended with its last report not answered."""
-
-    lease: Lease
-    renewed_at_s: float
-    stage: str = "unused"
-    worker_id: str = ""
-
-
-@dataclass
-class Daemon:
-    """One host's truth."""
-
-    host_id: str
-    gpus: int
-    incarnation: int = 1
-    up: bool = True
-    # Ended by provisioning: it comes back when one is asked for.
-    stopped: bool = False
-    cut_off: bool = False
-    beating: bool = False
-    leases: dict[str, Held] = field(default_factory=dict)
-    workers: dict[str, WorkerReport] = field(default_factory=dict)
-    # Workers with variables that no version has: until when they make way for nobody, and in which epoch.
-    holds: dict[str, tuple[float, int]] = field(default_factory=dict)
-
-    def report(self, now_s: float) -> HostReport:
-        return HostReport(
-            HostId(self.host_id), f"unix:/{self.host_id}", f"i{self.incarnation}", self.gpus, "emulated",
-            tuple(self.told(worker_id, now_s) for worker_id in self.workers),
-            tuple(held.lease for held in self.leases.values()))
-
-    def told(self, worker_id: str, now_s: float) -> WorkerReport:
-        worker = self.workers[worker_id]
-        if worker_id not in self.holds or worker.stage.busy:
-            return worker
-        until_s, epoch = self.holds[worker_id]
-        return replace(worker, hold=Hold(("it",), max(0.0, until_s - now_s), Epoch(epoch)))
-
-    def keeps(self, worker_id: str, now_s: float) -> bool:
-        return worker_id in self.workers and now_s < self.holds.get(worker_id, (0.0, 0))[0]
-
-
-@dataclass
-class Want:
-    """What a client wants: one execution, asked for by request `asked`, until it has an outcome."""
-
-    execution_id: str
-    session_id: str
-    epoch: int
-    gpus: int
-    asked: str = ""
-    done: bool = False
-    # The worker whose variables it needs, if it needs any.
-    need: str = ""
-
-
-def runs(worker: WorkerReport) -> bool:
-    """True while a cell runs on it or is saved."""
-    return worker.stage in (WorkerStage.RUNNING, WorkerStage.SAVING)
 
 
 class World:
@@ -137,6 +76,7 @@ class World:
         self.disk_sessions: dict[str, SessionRecord] = {}
         self.disk_totals = Totals()
         self.life = 0
+        self.handled = 0
         self.faults = True
         self.predicted: set[str] = set()
         self.trail: list[tuple[ev.Event, float, list[act.Action]]] = []
@@ -156,7 +96,10 @@ class World:
     def send(self, event: ev.Event) -> None:
         actions = self.scheduler.handle(event, self.now_s)
         self.trail.append((event, self.now_s, actions))
-        self.check_table()
+        self.handled += 1
+        check_table(self.scheduler.state)
+        if self.scheduler.state.number % INDEX_CHECK_EVERY == 0:
+            check_index(self.scheduler.state, self.now_s)
         killed_at = None
         if self.faults and self.random.random() < 0.004:
             killed_at = self.random.randrange(len(actions) + 1)
@@ -489,6 +432,13 @@ class World:
     # --- one step ---
 
     def run(self) -> None:
+        """The whole life of the world; raises AssertionError naming the command that repeats it."""
+        try:
+            self.live()
+        except AssertionError as error:
+            raise AssertionError(f"seed {self.seed}: {error}; repeat with `python -m {MODULE} {self.seed}`") from error
+
+    def live(self) -> None:
         for _ in range(STEPS):
             self.step()
         self.settle()
@@ -617,34 +567,13 @@ class World:
         assert not live, f"executions without an end: {live}"
         self.check_determinism()
 
-    def check_table(self) -> None:
-        state = self.scheduler.state
-        valid: dict[str, int] = {}
-        taken: set[tuple[str, int]] = set()
-        for entry in state.leases:
-            for index in entry.lease.gpu_indices:
-                assert (entry.lease.host_id, index) not in taken, "a GPU is leased twice"
-                taken.add((entry.lease.host_id, index))
-            if entry.valid:
-                valid[entry.lease.execution_id] = valid.get(entry.lease.execution_id, 0) + 1
-                assert entry.lease.epoch >= state.sessions.epoch(entry.lease.session_id), "a valid lease is fenced"
-            host = state.hosts.get(entry.lease.host_id)
-            assert host is not None
-            assert host.alive, "a dead host has leases"
-        assert all(count == 1 for count in valid.values()), "two valid leases for one execution"
-        for record in state.journal.live():
-            if record.state is not ExecutionState.PENDING:
-                assert record.lease is not None
-                assert state.leases.get(record.lease.lease_id) is not None, "an execution is out without a lease"
-        for run in state.queue:
-            assert run.execution_id in state.runs
-        if state.number % INDEX_CHECK_EVERY == 0:
-            check_index(state, self.now_s)
-        assert {record.execution_id for record in state.journal.live() if record.state is ExecutionState.PENDING} >= {
-            run.execution_id for run in state.queue}
-
     def check_determinism(self) -> None:
         numbers = itertools.count(self.life_leases_from + 1)
         again = Scheduler(self.limits, lambda: LeaseId(f"l{next(numbers)}"))
         for event, now_s, actions in self.trail:
             assert again.handle(event, now_s) == actions, "the same events led to other actions"
+
+
+if __name__ == "__main__":
+    for number in sys.argv[1:]:
+        World(int(number)).run()

@@ -1,9 +1,10 @@
-"""What the index of rooms must tell, found by looking at every host."""
+"""What must hold of the policy's state, found by looking at all of it."""
 
 from __future__ import annotations
 
 from looseleaf.ids import HostId
 from looseleaf.services.scheduler.core import placement
+from looseleaf.services.scheduler.core.facts import ExecutionState
 from looseleaf.services.scheduler.core.placement import Placement
 from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.rooms import host_room
@@ -37,3 +38,28 @@ def check_index(state: State, now_s: float) -> None:
         preparing_on = preparation.host_id if preparation is not None else None
         expected = best_placement(state, run, preparing_on, now_s)
         assert placement.place(run, state.rooms, preparing_on, set(), now_s) == expected
+
+
+def check_table(state: State) -> None:
+    """What no event may break: one owner per GPU, one valid lease per execution, newest epochs, nobody lost."""
+    valid: dict[str, int] = {}
+    taken: set[tuple[str, int]] = set()
+    for entry in state.leases:
+        for index in entry.lease.gpu_indices:
+            assert (entry.lease.host_id, index) not in taken, "a GPU is leased twice"
+            taken.add((entry.lease.host_id, index))
+        if entry.valid:
+            valid[entry.lease.execution_id] = valid.get(entry.lease.execution_id, 0) + 1
+            assert entry.lease.epoch >= state.sessions.epoch(entry.lease.session_id), "a valid lease is fenced"
+        host = state.hosts.get(entry.lease.host_id)
+        assert host is not None
+        assert host.alive, "a dead host has leases"
+    assert all(count == 1 for count in valid.values()), "two valid leases for one execution"
+    for record in state.journal.live():
+        if record.state is not ExecutionState.PENDING:
+            assert record.lease is not None
+            assert state.leases.get(record.lease.lease_id) is not None, "an execution is out without a lease"
+    for run in state.queue:
+        assert run.execution_id in state.runs
+    assert {record.execution_id for record in state.journal.live() if record.state is ExecutionState.PENDING} >= {
+        run.execution_id for run in state.queue}
