@@ -21,9 +21,9 @@ from looseleaf.errors import LooseLeafError
 # Each has `register(app)`. They import what is heavy inside their commands, so that `looseleaf --help` is quick.
 COMMAND_MODULES: Final = (
     "looseleaf.cli.up", "looseleaf.cli.status", "looseleaf.cli.top", "looseleaf.cli.lab", "looseleaf.cli.run",
-    "looseleaf.cli.explain", "looseleaf.cli.doctor", "looseleaf.cli.pool", "looseleaf.cli.session",
-    "looseleaf.cli.state", "looseleaf.cli.outputs", "looseleaf.cli.kernel", "looseleaf.cli.config",
-    "looseleaf.cli.store", "looseleaf.cli.rpc", "looseleaf.cli.serve",
+    "looseleaf.cli.explain", "looseleaf.cli.simulate", "looseleaf.cli.doctor", "looseleaf.cli.pool",
+    "looseleaf.cli.session", "looseleaf.cli.state", "looseleaf.cli.outputs", "looseleaf.cli.kernel",
+    "looseleaf.cli.config", "looseleaf.cli.store", "looseleaf.cli.rpc", "looseleaf.cli.serve",
 )
 
 

@@ -86,6 +86,7 @@ class Mechanism:
     save_sigma: float
     save_max_s: float
     debounce_s: float
+    edit_again_s: float
     predict_after_s: float
     prediction_right: float
     context_s: float

@@ -21,10 +21,10 @@ from looseleaf.sim.workload import Cell, CellStream
 class Session:
     """A person with a notebook. `number` counts its cells; `waits_since_s`: Run was pressed and nothing started yet.
 
-    `random` is for what the machinery draws for it.
+    `pressed`: Run of `cell` was pressed, whatever became of it. `random` is for what the machinery draws for it.
     """
 
-    __slots__ = ("cell", "index", "number", "random", "stream", "waits_since_s")
+    __slots__ = ("cell", "index", "number", "pressed", "random", "stream", "waits_since_s")
 
     def __init__(self, index: int, stream: CellStream, seed: int) -> None:
         self.index = index
@@ -33,6 +33,7 @@ class Session:
         self.number = 0
         self.cell: Cell
         self.waits_since_s: float | None = None
+        self.pressed = False
 
 
 class Policy(Protocol):
@@ -114,12 +115,14 @@ class World:
     def _gap(self, session: Session) -> None:
         now_s = self.engine.now_s
         session.number += 1
+        session.pressed = False
         session.cell = session.stream.next(now_s)
         self.engine.at(now_s + session.cell.gap_s, self._press, session)
         self.policy.gap_began(session)
 
     def _press(self, session: Session) -> None:
         now_s = self.engine.now_s
+        session.pressed = True
         if not session.cell.gpu:
             self.engine.at(now_s + session.cell.run_s, self._gap, session)
             return

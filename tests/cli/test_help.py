@@ -32,7 +32,7 @@ ACTING = {
 }  # fmt: skip
 # Commands that do without the settings of a cluster, or say what is wrong with them in their own way.
 NEED_NO_CLUSTER = {
-    "kernel install", "kernel uninstall", "kernel list", "config set", "config path", "explain", "serve",
+    "kernel install", "kernel uninstall", "kernel list", "config set", "config path", "explain", "serve", "simulate",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Policies by name, each with its assumptions: what the scheduler's own is compared with."""
+"""Policies by name: the scheduler's own, and the four that it is compared with, each with its assumptions."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from looseleaf.errors import InvalidArgument
+from looseleaf.sim.policies.looseleaf import LooseLeafPolicy
 from looseleaf.sim.policies.modal import ModalPolicy
 from looseleaf.sim.policies.naive import NaivePolicy
 from looseleaf.sim.policies.notebookos import NotebookOsPolicy
@@ -13,6 +14,7 @@ from looseleaf.sim.policies.pinned import PinnedPolicy
 from looseleaf.sim.world import Policy, World
 
 _POLICIES: Final[dict[str, Callable[[World], Policy]]] = {
+    "looseleaf": LooseLeafPolicy,
     "pinned": PinnedPolicy,
     "notebookos": NotebookOsPolicy,
     "modal": ModalPolicy,

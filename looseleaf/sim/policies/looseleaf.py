@@ -1,0 +1,284 @@
+"""LooseLeaf: the scheduler's own policy (`services/scheduler/core`) with a frontend and daemons that do as real ones.
+
+Nothing is decided here: events go in, what the policy wants done is carried out. Assumed: orders and answers take no
+time beyond `messages_s` a start, no daemon fails (faults are the tests' of the scheduler), heartbeats come every 30 s
+with limits to match, since nothing is lost between them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from typing import Any, Final
+
+from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, Version, WorkerId
+from looseleaf.services.scheduler.core import actions as act
+from looseleaf.services.scheduler.core import events as ev
+from looseleaf.services.scheduler.core.facts import ExecutionState, Lease, RecipeFacts, WorkerStage
+from looseleaf.services.scheduler.core.limits import Limits
+from looseleaf.services.scheduler.core.policy import Scheduler
+from looseleaf.sim.daemon import SimDaemon, SimWorker, attach_s, preparation_s
+from looseleaf.sim.frontend import SimFrontend, recipe_hash, recipe_of
+from looseleaf.sim.ledger import GpuState
+from looseleaf.sim.pool import SimHost
+from looseleaf.sim.workload import lognormal
+from looseleaf.sim.world import Session, World
+
+HEARTBEAT_S: Final = 30.0
+_EPOCH: Final = Epoch(1)
+
+
+class LooseLeafPolicy:
+    """See the module. `decisions` counts calls of `handle` that are not ticks."""
+
+    def __init__(self, world: World) -> None:
+        self.decisions = 0
+        self._world = world
+        self._mechanism = world.model.mechanism
+        leases = count(1)
+        self.core = Scheduler(sim_limits(world), lambda: LeaseId(f"l{next(leases)}"))
+        self._frontend = SimFrontend(world, self._ask)
+        self._daemons: dict[HostId, SimDaemon] = {}
+        self._requests = count(1)
+        self._workers = count(1)
+        self._events: deque[ev.Event] = deque()
+        self._handling = False
+        self._people = {SessionId(f"s{session.index:05d}"): session for session in world.sessions}
+        self._ids = {session.index: session_id for session_id, session in self._people.items()}
+        # Session -> its running execution's lease and worker, and the number of its last GPU cell that ended.
+        self._running: dict[int, tuple[SimDaemon, Lease, SimWorker]] = {}
+        self._last_gpu_cell: dict[int, int] = {}
+        self._ordered = self._used = 0
+        self._by_action: dict[type, Callable[[Any], None]] = {
+            act.GrantLease: self._grant,
+            act.NotifyLease: self._start,
+            act.PrepareWorker: self._prepare,
+            act.EvictWorker: self._evict,
+            act.RevokeLease: self._revoke,
+            act.Refuse: self._refuse,
+            act.PowerOn: self._power_on,
+            act.DrainHost: lambda action: self._drain(action.host_id, draining=True),
+            act.UndrainHost: lambda action: self._drain(action.host_id, draining=False),
+            act.StopHost: self._stop,
+        }
+        world.pool.on_up = self._host_up
+
+    def begin(self) -> None:
+        """An empty journal, the least number of hosts, ticks."""
+        self._tell(ev.JournalRestored())
+        self._world.pool.have(self.core.state.limits.hosts_min)
+        self._tick()
+
+    # -- the scheduler
+
+    def _tell(self, event: ev.Event) -> None:
+        self._events.append(event)
+        if self._handling:
+            return
+        self._handling = True
+        by_action, events, handle = self._by_action, self._events, self.core.handle
+        while events:
+            event = events.popleft()
+            self.decisions += not isinstance(event, ev.Tick)
+            for action in handle(event, self._world.engine.now_s):
+                carry_out = by_action.get(type(action))
+                if carry_out is not None:
+                    carry_out(action)
+        self._handling = False
+
+    def _request(self, kind: str) -> str:
+        return f"{kind}{next(self._requests)}"
+
+    def _tick(self) -> None:
+        self._tell(ev.Tick())
+        self._world.engine.after(self._world.model.hosts.tick_s, self._tick)
+
+    # -- hosts
+
+    def _host_up(self, host: SimHost) -> None:
+        daemon = SimDaemon(self._world, host)
+        self._daemons[daemon.host_id] = daemon
+        self._heartbeat(daemon)
+
+    def _heartbeat(self, daemon: SimDaemon) -> None:
+        if daemon.host_id not in self._daemons:
+            return
+        self._tell(ev.HeartbeatReceived(self._request("b"), daemon.report()))
+        self._world.engine.after(HEARTBEAT_S, self._heartbeat, daemon)
+
+    def _power_on(self, action: act.PowerOn) -> None:
+        self._world.pool.boot(action.count)
+
+    def _drain(self, host_id: HostId, *, draining: bool) -> None:
+        daemon = self._daemons[host_id]
+        daemon.host.draining = draining
+        self._tell(ev.HeartbeatReceived(self._request("b"), daemon.report()))
+
+    def _stop(self, action: act.StopHost) -> None:
+        daemon = self._daemons.pop(action.host_id)
+        daemon.release_all()
+        self._world.pool.stop(daemon.host)
+
+    # -- preparations
+
+    def gap_began(self, session: Session) -> None:
+        """Edits and guesses follow."""
+        self._frontend.gap_began(session)
+
+    def _ask(self, session: Session, recipe: RecipeFacts, *, predicted: bool) -> None:
+        context_s, copy_s = self._mechanism.attach_parts_s(recipe.device_bytes)
+        self._tell(ev.PreparationRequested(
+            self._request("p"), self._ids[session.index], _EPOCH, recipe, predicted=predicted,
+            attach_s=context_s + copy_s,
+        ))
+
+    def _prepare(self, action: act.PrepareWorker) -> None:
+        daemon, session = self._daemons[action.host_id], self._people[action.session_id]
+        worker = daemon.workers.get(action.worker_id)
+        delay_s = preparation_s(self._mechanism, worker, action.recipe.source_hash, session)
+        self._ordered += 1
+        if worker is None:
+            worker = self._new_worker(daemon, session)
+        elif worker.loaded and action.stage is not WorkerStage.DEVICE_READY:
+            daemon.unload(worker)
+        context_s, copy_s = self._mechanism.attach_parts_s(action.recipe.device_bytes)
+        stage = action.stage if action.gpu_indices else WorkerStage.HOST_READY
+        if stage is WorkerStage.CONTEXT_READY and "context-ready" in self._mechanism.without:
+            stage = WorkerStage.HOST_READY
+        if stage >= WorkerStage.CONTEXT_READY and worker.gpus != action.gpu_indices:
+            delay_s += context_s
+        if stage is WorkerStage.DEVICE_READY and worker.loaded != action.recipe.source_hash:
+            delay_s += copy_s
+            daemon.load(worker, action.gpu_indices, action.recipe.source_hash, action.recipe.device_bytes)
+        elif stage is WorkerStage.CONTEXT_READY and not worker.loaded:
+            worker.gpus = action.gpu_indices
+        now_s = self._world.engine.now_s
+        worker.source_hash, worker.version = action.recipe.source_hash, action.recipe.version
+        worker.ready_at_s = now_s + delay_s
+        daemon.arriving[action.session_id] = worker
+        self._world.engine.after(delay_s, self._prepared, daemon, worker, action, stage, delay_s)
+
+    def _prepared(
+        self, daemon: SimDaemon, worker: SimWorker, action: act.PrepareWorker, stage: WorkerStage, took_s: float,
+    ) -> None:
+        if daemon.arriving.get(action.session_id) is worker:
+            del daemon.arriving[action.session_id]
+        if daemon.workers.get(worker.worker_id) is not worker:
+            self._tell(ev.PreparationFailed(action.request_id, "WORKER_GONE"))
+            return
+        if stage is WorkerStage.DEVICE_READY and not worker.loaded and not daemon.leased(worker.gpus):
+            daemon.load(worker, worker.gpus, action.recipe.source_hash, action.recipe.device_bytes)
+        if not worker.stage.busy:
+            worker.change(WorkerStage.COMPLETED if worker.has_run and stage is WorkerStage.HOST_READY else stage)
+        self._tell(ev.WorkerPrepared(
+            action.request_id, worker.worker_id, took_s * 1000, resident_bytes=worker.resident_bytes,
+            stage=stage, gpu_indices=worker.gpus if stage >= WorkerStage.CONTEXT_READY else (),
+        ))
+
+    def _new_worker(self, daemon: SimDaemon, session: Session) -> SimWorker:
+        worker = SimWorker(WorkerId(f"w{next(self._workers):07d}"), session, self._ids[session.index])
+        daemon.add(worker)
+        return worker
+
+    def _evict(self, action: act.EvictWorker) -> None:
+        daemon = self._daemons.get(action.host_id)
+        worker = daemon.workers.get(action.worker_id) if daemon is not None else None
+        if daemon is not None and worker is not None:
+            daemon.end(worker)
+        self._tell(ev.EvictionEnded(action.host_id, action.worker_id, action.lease_id, True))
+
+    # -- runs
+
+    def run_pressed(self, session: Session) -> None:
+        """Asks for a lease."""
+        self._tell(ev.RunRequested(
+            f"r{session.index}", execution_of(session), self._ids[session.index], _EPOCH,
+            recipe_of(session, recipe_hash(session)),
+        ))
+
+    def _refuse(self, action: act.Refuse) -> None:
+        if action.request_id.startswith("r"):
+            self._world.refused(self._world.sessions[int(action.request_id[1:])])
+
+    def _grant(self, action: act.GrantLease) -> None:
+        self._tell(ev.LeaseGranted(action.lease.lease_id))
+
+    def _revoke(self, action: act.RevokeLease) -> None:
+        in_use = action.lease_id in self._daemons[action.host_id].leases
+        self._tell(ev.LeaseRevoked(action.lease_id, in_use))
+
+    def _start(self, action: act.NotifyLease) -> None:
+        lease = action.lease
+        daemon, session = self._daemons[lease.host_id], self._people[lease.session_id]
+        now_s, source_hash = self._world.engine.now_s, recipe_hash(session)
+        worker = daemon.workers.get(lease.worker_id) or daemon.arriving.get(lease.session_id)
+        self._used += worker is not None and worker.source_hash == source_hash
+        # What is under way goes on, also if it has to be done again for this cell.
+        delay_s = max(0.0, worker.ready_at_s - now_s) if worker is not None else 0.0
+        delay_s += preparation_s(self._mechanism, worker, source_hash, session)
+        if worker is None:
+            worker = self._new_worker(daemon, session)
+        delay_s += attach_s(
+            self._mechanism, worker, lease.gpu_indices, source_hash, self._last_gpu_cell.get(session.index, 0))
+        daemon.lease(lease, worker)
+        daemon.load(worker, lease.gpu_indices, source_hash, session.cell.closure_bytes)
+        worker.source_hash, worker.version = source_hash, Version(session.number)
+        worker.execution_id = lease.execution_id
+        worker.change(WorkerStage.DEVICE_READY)
+        self._running[session.index] = (daemon, lease, worker)
+        if delay_s > 0.0:
+            self._world.engine.after(delay_s, self._started, session)
+        else:
+            self._started(session)
+
+    def _started(self, session: Session) -> None:
+        daemon, lease, worker = self._running[session.index]
+        daemon.set_lease_state(lease, GpuState.RUNNING)
+        worker.change(WorkerStage.RUNNING)
+        worker.has_run = True
+        self._report(lease, worker, ExecutionState.STARTED)
+        self._world.started(session)
+
+    def cell_ended(self, session: Session) -> None:
+        """Saves."""
+        daemon, lease, worker = self._running[session.index]
+        daemon.set_lease_state(lease, GpuState.SAVING)
+        worker.change(WorkerStage.SAVING)
+        self._last_gpu_cell[session.index] = worker.state_of = session.number
+        self._report(lease, worker, ExecutionState.FINISHED)
+        mechanism = self._mechanism
+        save_s = lognormal(
+            session.random, mechanism.save_median_s, mechanism.save_sigma, mechanism.save_max_s)
+        self._world.engine.after(save_s, self._saved, session)
+
+    def _saved(self, session: Session) -> None:
+        daemon, lease, worker = self._running.pop(session.index)
+        worker.source_hash = ""
+        worker.change(WorkerStage.COMPLETED)
+        daemon.set_lease_state(lease, None)
+        self._report(lease, worker, ExecutionState.SAVED)
+
+    def _report(self, lease: Lease, worker: SimWorker, state: ExecutionState) -> None:
+        self._tell(ev.ExecutionReported(
+            self._request("e"), lease.execution_id, lease.lease_id, state, release=state.ended, worker=worker.told()))
+
+    def preparations(self) -> dict[str, int]:
+        """Orders carried out, and runs that found theirs done or under way; an order that was superseded is wasted."""
+        return {"ordered": self._ordered, "used": self._used, "wasted": self._ordered - self._used}
+
+
+def sim_limits(world: World) -> Limits:
+    """The defaults, with provisioning on, and times that fit rare heartbeats and starts without an import cache."""
+    return Limits(
+        heartbeat_suspect_s=3 * HEARTBEAT_S, heartbeat_dead_s=10 * HEARTBEAT_S, start_timeout_s=3600.0,
+        news_at_once_max=0, hosts_min=1, hosts_max=10_000, headroom_hosts=0, headroom_share=0.25,
+        gpus_per_host=world.model.hosts.gpus,
+        boot_timeout_s=10 * world.model.hosts.boot_s, prepare_stage_max=WorkerStage.DEVICE_READY,
+        tenant_speculation_share=1.0,
+    )
+
+
+def execution_of(session: Session) -> ExecutionId:
+    """The id of that run."""
+    return ExecutionId(f"x{session.index}.{session.number}")
