@@ -40,6 +40,8 @@ class Host:
     changed: Callable[[], None]
     # What its GPUs are, if they are real and the driver told.
     gpu: GpuDescription | None = None
+    # Bytes in use on each GPU, if that is known.
+    gpu_used: Callable[[], Sequence[int]] = tuple
     kernel_sessions: Callable[[], Sequence[SessionId]] = tuple
     executions: ExecutionLog = field(default_factory=ExecutionLog)
     # A new start of the daemon is a new incarnation: its old leases and workers are gone.
@@ -60,6 +62,7 @@ class Host:
             draining=self.draining,
             gpu_memory_bytes=self.gpu_memory_bytes,
             gpu=gpu_message(self.gpu),
+            gpu_used_bytes=self.gpu_used(),
             ended_holders=[
                 scheduler_pb2.EndedHolder(worker_id=ended.worker_id, why=ended.why, ended_s_ago=now_s - ended.ended_s)
                 for ended in self.pool.ended_holders(now_s)

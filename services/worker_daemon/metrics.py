@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -11,6 +13,7 @@ from looseleaf.rpc.metrics import BYTES_BUCKETS, LATENCY_BUCKETS_S, START_BUCKET
 from looseleaf.services.worker_daemon.core.worker_ends import WorkerEnd
 from looseleaf.services.worker_daemon.core.zygote_facts import Verdict
 from looseleaf.services.worker_daemon.generations import ZygoteGenerations
+from looseleaf.services.worker_daemon.gpu_memory import GpuMemory
 from looseleaf.v1 import scheduler_pb2
 
 WORKER_STAGES: Final = ("import", "restore")
@@ -69,6 +72,9 @@ class DaemonMetrics:
             buckets=LATENCY_BUCKETS_S, registry=registry)
         self._pss = Gauge(
             "looseleaf_import_cache_pss_bytes", "Memory of all zygotes, shared pages counted once", registry=registry)
+        self._gpu_used = Gauge(
+            "looseleaf_gpu_memory_used_bytes", "Memory in use on a GPU, by whomever; of a virtual one a lower bound",
+            ["gpu"], registry=registry)
         for result in PREFETCH_RESULTS:
             self._prefetch.labels(result)
         for kind in ("var", "import", "device"):
@@ -84,6 +90,11 @@ class DaemonMetrics:
         figures.on_end = lambda _why: self._evictions.inc()
         for depth in FORK_DEPTHS:
             self._forks.labels(depth)
+
+    def follow_gpus(self, memory: GpuMemory, count: int) -> None:
+        """Shows the memory of this host's GPUs."""
+        for index in range(count):
+            self._gpu_used.labels(str(index)).set_function(functools.partial(_used, memory, index))
 
     def _cache_forked(self, depth: int | None, seconds: float, lacking: bool) -> None:
         self._forks.labels("fresh" if depth is None else FORK_DEPTHS[min(depth, len(FORK_DEPTHS) - 2)]).inc()
@@ -142,3 +153,9 @@ def exit_reason(how: str, end: WorkerEnd | None) -> str:
     if how.startswith("was killed by"):
         return "other_signal"
     return "exited" if how == "exited with code 0" else "exit_code"
+
+
+def _used(memory: GpuMemory, index: int) -> float:
+    """Bytes, NaN if nobody tells."""
+    used = memory.used_bytes
+    return float(used[index]) if index < len(used) else math.nan

@@ -29,6 +29,7 @@ from looseleaf.services.worker_daemon.core.zygote_nodes import TreeLimits
 from looseleaf.services.worker_daemon.durability import DurabilityQueue
 from looseleaf.services.worker_daemon.execution import HostFacts
 from looseleaf.services.worker_daemon.generations import ZygoteGenerations
+from looseleaf.services.worker_daemon.gpu_memory import GpuMemory
 from looseleaf.services.worker_daemon.gpus import probed_gpus
 from looseleaf.services.worker_daemon.heartbeat import CALL_TIMEOUT_S, Heartbeat
 from looseleaf.services.worker_daemon.host import Host
@@ -156,6 +157,9 @@ class _Builder:
             self.heartbeat.nudge,
             metrics,
         )
+        gpu_memory = GpuMemory(config.device, config.gpus, pool.facts)
+        metrics.follow_gpus(gpu_memory, config.gpus)
+        self.service.start_task(gpu_memory.watch(), name="gpu_memory")
         reporter = Reporter(self._report, self._release)
         endpoint = self._endpoint(pool)
         self.host = Host(
@@ -173,6 +177,7 @@ class _Builder:
             lambda: endpoint.kernels,
             self.heartbeat.nudge,
             gpu=self.gpus[0] if self.gpus else None,
+            gpu_used=lambda: gpu_memory.used_bytes,
             kernel_sessions=lambda: endpoint.sessions,
         )
         servicer = WorkerDaemonServicer(self.host)
