@@ -1,9 +1,10 @@
 """A restore of 5 % and of all of a session's variables by a process that has none of them, on the host that saved them.
 
-To *mapped*: every variable is an ordinary tensor again; a prepared worker knows the version already. To the last byte
-read: each was read once, by XXH3-128. Beside it, in the same rounds: `torch.load`, with and without `mmap=True`, and
-pickle, of a file with the same tensors, read in the same way; a memcpy of them; and a private mapping of shared memory,
-made and read: no restore can be faster.
+To *mapped*: the bytes of all of them are in the process's memory, as after a worker's preparation. To tensors: every
+variable is an ordinary tensor again, from nothing, and from what a preparation leaves to be done at Run. To the last
+byte read: each was read once, by XXH3-128. Beside it, in the same rounds: `torch.load`, with and without `mmap=True`,
+and pickle, of a file with the same tensors, read in the same way; a memcpy of them; and a private mapping of shared
+memory, made and read: no restore can be faster.
 """
 
 from __future__ import annotations
@@ -72,6 +73,7 @@ def restores(request: pytest.FixtureRequest, saved: tuple[str, StateProcess], sm
     count = CLOSURES[request.param]
     size_bytes = state.call("make_files", count)
     tasks = {
+        "map": state.task("map_closure", count),
         "restore": state.task("restore", count),
         "memcpy": state.task("memcpy_of", count),
         "torch.load": state.task("torch_load", count, False),
@@ -86,16 +88,25 @@ def restores(request: pytest.FixtureRequest, saved: tuple[str, StateProcess], sm
 @pytest.mark.timeout(900)
 def test_restore_to_mapped(benchmark: BenchmarkFixture, restores: Restores) -> None:
     publish(
-        benchmark, restores.rounds, "restore/mapped", f"{restores.what}, to mapped",
-        ("torch.load(mmap=True)/loaded", None), ("torch.load/loaded", None), ("pickle.load/loaded", None),
-        *([(None, MAPPED_TARGET)] if restores.is_large else []), closure_bytes=restores.bytes,
+        benchmark, restores.rounds, "map", f"{restores.what}, to mapped",
+        ("torch.load(mmap=True)/loaded", None), *([(None, MAPPED_TARGET)] if restores.is_large else []),
+        closure_bytes=restores.bytes,
     )  # fmt: skip
 
 
 @pytest.mark.timeout(900)
-def test_restore_when_the_version_is_known(benchmark: BenchmarkFixture, restores: Restores) -> None:
+def test_restore_to_tensors(benchmark: BenchmarkFixture, restores: Restores) -> None:
     publish(
-        benchmark, restores.rounds, "restore/attached", f"{restores.what} in a prepared worker, to mapped",
+        benchmark, restores.rounds, "restore/mapped", f"{restores.what}, to tensors",
+        ("torch.load(mmap=True)/loaded", None), ("torch.load/loaded", None), ("pickle.load/loaded", None),
+        closure_bytes=restores.bytes,
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(900)
+def test_restore_in_a_prepared_worker(benchmark: BenchmarkFixture, restores: Restores) -> None:
+    publish(
+        benchmark, restores.rounds, "restore/attached", f"{restores.what} in a prepared worker, to tensors",
         ("torch.load(mmap=True)/loaded", None), *([(None, MAPPED_TARGET)] if restores.is_large else []),
         closure_bytes=restores.bytes,
     )  # fmt: skip

@@ -81,7 +81,7 @@ class RestoredRegions:
             raise InvalidArgument("HASH_TABLE_MALFORMED", "a mapping's table has one entry for each of its regions")
         self.table = table
         self.region_bytes = region_bytes
-        self._address = mapped.address
+        self.address = mapped.address
         self._mapped = weakref.ref(mapped, lambda _: self._forget())
 
     def mapped(self) -> MappedRegions | None:
@@ -95,14 +95,15 @@ class RestoredRegions:
         return None if mapped is None else written_regions(mapped, region_bytes=self.region_bytes)
 
     def _forget(self) -> None:
-        if _restored.get(self._address) is self:
-            del _restored[self._address]
+        if _restored.get(self.address) is self:
+            del _restored[self.address]
 
 
 def note_restored(mapped: MappedRegions, table: bytes) -> None:
     """Lets `restored_at` find the mapping for as long as it lives. Raises as RestoredRegions does."""
-    if mapped.size_bytes:
-        _restored[mapped.address] = RestoredRegions(mapped, table)
+    found = RestoredRegions(mapped, table)
+    if table:
+        _restored[found.address] = found
 
 
 def restored_at(address: int, size_bytes: int) -> RestoredRegions | None:
