@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from looseleaf.dirty_tracker.written import pagemap_support
 from looseleaf.protocol.confinement import CONFINEMENT_VARIABLE, Confinement
 from looseleaf.services.worker_daemon.memory_groups import MemoryGroups
-from looseleaf.units import MIB
+from looseleaf.units import MIB, REGION_BYTES
 from looseleaf.worker import isolation
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may run a process as another user")
@@ -106,6 +107,29 @@ def refused(change):
     expected = [[NOBODY] * 3, [NOBODY] * 3, [NOBODY], "/nonexistent", "nobody", True, True, True, True, True]
     assert looks_of(worker, looks, setup) == expected
     assert worker.saved["version"] >= 1
+
+
+@ROOT_ONLY
+def test_worker_of_another_user_saves_only_pages_that_were_written(make_worker: MakeWorker) -> None:
+    """The warm zygote's: it has torch, and the restored memory is the arena's."""
+    first = make_worker()
+    size_bytes = 4 * REGION_BYTES
+    first.run(f"import numpy\nkept = numpy.arange({size_bytes // 8})")
+    wanted = Confinement(uid=NOBODY, gid=NOBODY, home="/", user="nobody")
+    second = make_worker(first.store, prepare=False, **{CONFINEMENT_VARIABLE: wanted.text()})
+    assert second.prepare(["kept"])["mapped_bytes"] == size_bytes
+    cell = """
+import os
+from looseleaf.dirty_tracker import written
+kept[0] = 7
+pages = [restored.written() for restored in written._restored.values()]
+print(os.getuid(), kept[:2].tolist(), int(kept[-1]), pages)
+del pages, written
+"""
+    second.run(cell, count=2)
+    read = [0] if pagemap_support()[0] else [0, 1, 2, 3]
+    assert second.text() == f"{NOBODY} [7, 1] {size_bytes // 8 - 1} [{read}]\n"
+    assert (second.saved["dirty_regions"], second.saved["total_regions"]) == (1, 4)
 
 
 def test_worker_that_cannot_be_confined_does_not_run(bare_zygote: Any, capfd: pytest.CaptureFixture[str]) -> None:
