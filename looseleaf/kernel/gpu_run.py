@@ -16,9 +16,10 @@ from looseleaf.kernel.before_cell import ready_for_gpu
 from looseleaf.kernel.forwarder import RequestPublisher, error_output, error_reply, error_text, publish_output
 from looseleaf.kernel.give_way import GaveWay
 from looseleaf.kernel.gpu_cell import Ask, GpuCell, GpuCellResult
+from looseleaf.kernel.main_thread import on_thread
 from looseleaf.kernel.needs import WorkerNeed, names_to_commit
 from looseleaf.kernel.router import CellRequest, route
-from looseleaf.kernel.session import KernelSession, on_thread
+from looseleaf.kernel.session import KernelSession
 from looseleaf.kernel.wait_line import wait_told
 from looseleaf.protocol.frames import Message
 from looseleaf.protocol.threaded import ThreadedLink

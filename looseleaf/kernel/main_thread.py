@@ -1,10 +1,16 @@
-"""Work for the kernel's main thread, asked for by other threads."""
+"""Work for the kernel's main thread, asked for by other threads, and work that must not keep it busy."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import Any
+
+
+async def on_thread(function: Callable[..., Any], *args: Any) -> Any:
+    """Runs blocking work on a thread, so that the main thread keeps serving messages."""
+    return await asyncio.get_running_loop().run_in_executor(None, function, *args)
 
 
 def call_on(loop: asyncio.AbstractEventLoop, work: Callable[[], None]) -> Future[None]:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Final
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
-from looseleaf.checkpoint.history import checked_out_version
 from looseleaf.checkpoint.manifest import Manifest
 from looseleaf.checkpoint.stub import tell_whereabouts
 from looseleaf.checkpoint.tracker import StateTracker
-from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, NotFound, Unavailable
+from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, Unavailable
 from looseleaf.ids import Epoch, SessionId, Version, new_execution_id, new_session_id
 from looseleaf.kernel.commit_policy import CommitPolicy
+from looseleaf.kernel.followed_versions import FollowedVersions
 from looseleaf.kernel.frontend_log import FrontendLog
 from looseleaf.kernel.give_way import GaveWay, GiveWay
 from looseleaf.kernel.holders import RELEASE_AT_END_S, Holders, Released
@@ -34,19 +33,8 @@ from looseleaf.protocol.frames import Message
 from looseleaf.protocol.state_io import LinkStateIO
 from looseleaf.protocol.threaded import ThreadedLink
 from looseleaf.recipe.name_facts import NameFacts
-from looseleaf.worker.unsaved import stale_note
 
 log = logging.getLogger("looseleaf.kernel")
-
-# Versions that no cell of the log has made.
-TAKEN_BACK: Final = "(what a cell did on the CPU before it was run on a GPU)"
-BEFORE_TAKEN_BACK: Final = "(as before that cell)"
-
-
-async def on_thread(function: Callable[..., Any], *args: Any) -> Any:
-    """Runs blocking work on a thread, so that the main thread keeps serving messages."""
-    return await asyncio.get_running_loop().run_in_executor(None, function, *args)
-
 
 def load_config() -> tuple[KernelConfig, LooseLeafError | None]:
     """This process's configuration, or the defaults and what is wrong with it: CPU cells must run all the same."""
@@ -57,7 +45,7 @@ def load_config() -> tuple[KernelConfig, LooseLeafError | None]:
         return KernelConfig(run_dir=os.devnull), InvalidArgument("CONFIG_INVALID", text)
 
 
-class KernelSession:
+class KernelSession(FollowedVersions):
     """State, log and link of one notebook. Used on the kernel's main thread unless a method says otherwise."""
 
     def __init__(
@@ -253,31 +241,6 @@ class KernelSession:
             (time.monotonic() - began_s) * 1000,
         )  # fmt: skip
 
-    def roll_back(self, version: Version) -> None:
-        """Makes the live state that of `version` again, which this kernel committed before the cell that has just run.
-
-        What the cell did becomes a version of its own, between both. Nothing of `version` may be lazy: it would be
-        gone. Raises as `commit` and `StateTracker.check_out`, and Unavailable `NO_CLUSTER` without a daemon; then the
-        state is as the cell left it.
-        """
-        assert self.tracker is not None
-        _head, data = self.tracker.io.manifest(version)
-        if data is None:
-            raise NotFound("VERSION_UNKNOWN", f"version {version} of this session is not in the store", version=version)
-        self.changed()
-        self.commit(())
-        self.runs.explain(self.version, TAKEN_BACK)
-        if self._link.live is None:
-            raise Unavailable("NO_CLUSTER", "the connection to the LooseLeaf cluster was lost")
-        if self.version == version:
-            return
-        with self.rebinding():
-            report = self.tracker.check_out(data, new_execution_id())
-        self._news.not_followed(report.problems)
-        self.runs.saved(self.version)
-        self.runs.explain(self.version, BEFORE_TAKEN_BACK)
-        log.info("rolled_back source=%s version=%s", version, self.version)
-
     def commit_quietly(self, needed: Collection[str] | None = None) -> None:
         """As `commit`, for times when nobody waits for it: it gives way to a cell that arrives.
 
@@ -299,81 +262,7 @@ class KernelSession:
             # On the event loop nobody else would see it, and the notebook must not.
             log.exception("commit_failed")
 
-    def _take_head(self) -> None:
-        before = self.version
-        self._advance(Version(0))
-        if self.version < before:
-            self._fell_back(before)
-        elif before and self.version != before and (source := self._checked_out()):
-            self.runs.check_out(source, self.version)
-            self._news.checked_out(source, self.version)
-
-    def _fell_back(self, before: Version) -> None:
-        """The store has lost the versions from here to `before`, and with them what their cells did."""
-        lost = range(self.version + 1, before + 1)
-        cells = [cell for version in lost for cell in self.runs.cells_of(version)]
-        self.runs.check_out(self.version, self.version)
-        self._news.fell_back(self.version, len(lost), cells)
-
-    def _checked_out(self) -> int:
-        return checked_out_version(self.manifest) if self.manifest is not None else 0
-
-    def take_notes(self) -> str:
-        """What is to be told to the person, once: of a checkout by others, of values that no longer fit the version
-        followed, and of what of it this process could not follow."""
-        return self._news.take() + stale_note(self.tracker.take_stale() if self.tracker is not None else [])
-
-    def take_version(self, version: int) -> None:
-        """Takes over what a worker committed: names that it changed become stubs here (design §3, two copies).
-
-        Raises the daemon's or the store's error; joining the cluster again, before the next cell, then does the same.
-        """
-        with self._rejoining_after_failure():
-            self._take_version(version)
-
-    @contextmanager
-    def _rejoining_after_failure(self) -> Iterator[None]:
-        # On this connection nothing would ever bring what the worker's cell has changed.
-        try:
-            yield
-        except BaseException:
-            self._leave()
-            raise
-
-    def _take_version(self, version: int) -> None:
-        if self.tracker is not None and version != self.tracker.version:
-            self._advance(Version(version))
-
-    def _advance(self, version: Version) -> None:
-        assert self.tracker is not None
-        _head, manifest = self.tracker.io.manifest(version)
-        if manifest is None:
-            return
-        with self.rebinding():
-            report = self.tracker.advance(manifest)
-        self._news.not_followed(report.problems)
-
     # -- requests to the daemon ------------------------------------------------------------------------
-
-    async def fence(self) -> None:
-        """After a worker was lost: nothing that it may still send is accepted any more, and the store's head counts.
-
-        Raises the daemon's or the store's error; joining the cluster again, before the next cell, then does the same.
-        """
-        with self._rejoining_after_failure():
-            link = self.connect()
-            assert self.tracker is not None
-            body = await on_thread(self._raise_epoch, link)
-            self.tracker.epoch = Epoch(fields.integer(body, "epoch"))
-            before = self.version
-            self._take_version(fields.integer(body, "version"))
-            if self.version < before:
-                # The worker's host took with it what it had not written to disk.
-                self._fell_back(before)
-
-    def _raise_epoch(self, link: ThreadedLink) -> Message:
-        body, _fds = link.request("raise_epoch", {}, timeout_s=self.config.request_timeout_s)
-        return body
 
     def send(self, type_: str, body: Message) -> Future[Any]:
         """A request to the daemon that is there; from any thread. Raises Unavailable `NO_CLUSTER`."""
