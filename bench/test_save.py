@@ -17,7 +17,7 @@ from state_process import StateProcess
 
 SIZES_MIB = (64, 1024)
 SMOKE_MIB = 16
-ROUNDS = {64: 15, 1024: 5}
+ROUNDS = {64: 15, 1024: 7}
 DIRTY = {"0 %": 0.0, "1 %": 0.01, "10 %": 0.1, "100 %": 1.0}
 # Of design §11, for 1 GiB and more; a smaller state has the same fixed costs for less work.
 SCAN_TARGETS = {"0 %": Target("ratio", 1.3, "<= 1.3"), "1 %": Target("ratio", 1.6, "<= 1.6")}
