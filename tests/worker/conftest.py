@@ -141,6 +141,8 @@ class StateStore:
         self.before_commit: Callable[[], None] = lambda: None
         # Hashes of units that workers asked for, in order.
         self.fetched: list[bytes] = []
+        # How many regions each ask for their places named.
+        self.mapped: list[int] = []
 
 
 class Worker:
@@ -213,6 +215,7 @@ class Worker:
 
     def _on_map_regions(self, message: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         regions = unpack_regions(message, count_max=10_000)
+        self.store.mapped.append(len(regions))
         self._segments += 1
         with Memfd.create("segment", max(1, len(regions)) * REGION_BYTES) as memory:
             for number, (rid, length) in enumerate(regions):

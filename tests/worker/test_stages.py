@@ -179,9 +179,12 @@ def test_attach_loads_what_lives_on_the_device(make_worker: MakeWorker) -> None:
     assert ended["reply"]["status"] == "ok", ended
     assert 0 <= ended["first_touch_s"] <= ended["run_s"]
     second = make_worker(first.store, prepare=False, **EMULATED)
-    assert second.prepare(["w", "host", "torch"])["waiting"] == ["w"]
+    assert second.prepare(["w", "host", "torch"], ahead=True)["waiting"] == ["w"]
+    asked = [len(first.store.fetched), *first.store.mapped]
+    assert asked[1:] == [1], "the one region of `w`"
     reply, _ = second.link.request("attach", {"gpus": [3], "device": "emulated", "delays": False}, timeout_s=60)
     assert reply["missing"] == []
+    assert [len(first.store.fetched), *first.store.mapped] == asked, "all was there before Run"
     assert shown(second, "w.device, w[-1].item(), host.device") == "cuda:0 99999.0 cpu"
 
 
