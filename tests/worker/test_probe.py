@@ -7,40 +7,17 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from import_cases import CASES, write_packages
+from probe_rig import Outcome, run_probes
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 REPOSITORY = FIXTURES.parents[1]
-# A fork that never answers is given up so soon, one that will answer is waited for on any machine.
+# A fork that never answers is given up so soon.
 SMOKE_LIMITS_S = {"hangs_after_fork": 0.05}
-HOST = """
-import json, os, sys
-from looseleaf.worker.isolation import become_subreaper
-from looseleaf.worker.probe import run_probe
-
-become_subreaper()
-for imports, limit_s in json.loads(sys.argv[1]):
-    read_fd, write_fd = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            run_probe(write_fd, imports, smoke_limit_s=limit_s)
-        finally:
-            os._exit(0)
-    os.close(write_fd)
-    with open(read_fd) as pipe:
-        said = [json.loads(line) for line in pipe]
-    os.waitpid(pid, 0)
-    left = open(f"/proc/self/task/{os.getpid()}/children").read().split()
-    os.write(int(sys.argv[2]), json.dumps({"pid": pid, "said": said, "left": left}).encode() + b"\\n")
-"""
-
-Outcome = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -67,28 +44,14 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     }  # fmt: skip
     for number in range(200):
         (folder / f"many_{number}.py").write_text("")
-    work = [[imports, SMOKE_LIMITS_S.get(name, 60.0)] for name, imports in sets.items()]
     env = {
-        **os.environ, "LD_LIBRARY_PATH": str(folder), "STUB_DRIVER_LOG": str(folder / "driver.log"),
+        "LD_LIBRARY_PATH": str(folder), "STUB_DRIVER_LOG": str(folder / "driver.log"),
         "PYTHONPATH": os.pathsep.join([str(folder), str(own), str(REPOSITORY)]),
     }  # fmt: skip
-    read_fd, write_fd = os.pipe()
-    with subprocess.Popen(
-        [sys.executable, "-P", "-c", HOST, json.dumps(work), str(write_fd)],
-        env=env, pass_fds=[write_fd], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    ) as host:  # fmt: skip
-        os.close(write_fd)
-        with open(read_fd) as pipe:
-            rows = [json.loads(line) for line in pipe]
-        assert host.stderr is not None
-        complaints = host.stderr.read()
-    assert len(rows) == len(sets), complaints.decode()
+    found = run_probes(sets, env, SMOKE_LIMITS_S)
     calls = [line.split() for line in (folder / "driver.log").read_text().splitlines()]
-    found = {}
-    for name, row in zip(sets, rows, strict=True):
-        result = row["said"][-1]["result"]
-        called = {call for pid, call in calls if pid == str(row["pid"])}
-        found[name] = {**result, "said": row["said"][:-1], "left": row["left"], "driver": called}
+    for outcome in found.values():
+        outcome["driver"] = {call for pid, call in calls if pid == str(outcome["pid"])}
     return found
 
 
