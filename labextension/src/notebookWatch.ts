@@ -12,7 +12,6 @@ import { LastSent } from './lastSent';
 import { deviceWish, isPrivate, type Metadata } from './privacy';
 import {
   IMPLEMENTATION,
-  NEXT_CELLS_MAX,
   SOURCE_CHARS_MAX,
   type IReport,
   type ISignal,
@@ -256,8 +255,7 @@ export class NotebookWatch {
       kind,
       cell_id: model.id,
       source,
-      device_override: deviceWish(metadata),
-      next_cell_ids: this._nextCells(model)
+      device_override: deviceWish(metadata)
     };
   }
 
@@ -265,13 +263,7 @@ export class NotebookWatch {
     if (this._kernel === null) {
       return null;
     }
-    return { kind, cell_id: '', source: '', device_override: '', next_cell_ids: [] };
-  }
-
-  private _nextCells(model: ICellModel): string[] {
-    const cells = this._panel.content.widgets.filter(cell => cell.model.type === 'code');
-    const at = cells.findIndex(cell => cell.model === model);
-    return cells.slice(at + 1, at + 1 + NEXT_CELLS_MAX).map(cell => cell.model.id);
+    return { kind, cell_id: '', source: '', device_override: '' };
   }
 
   // -- footers ---------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ export const REQUEST_TYPE = 'looseleaf_prepare_request';
 export const VERSION = 1;
 /** Longer texts are prepared for when they are run; the kernel would refuse them. */
 export const SOURCE_CHARS_MAX = 1 << 20;
-export const NEXT_CELLS_MAX = 32;
 
 export type Kind = 'edit' | 'focus' | 'paste' | 'idle' | 'blur';
 
@@ -15,7 +14,6 @@ export interface ISignal {
   cell_id: string;
   source: string;
   device_override: string;
-  next_cell_ids: string[];
 }
 
 /** What the kernel says of the session's GPU. */

@@ -16,23 +16,17 @@ PREPARED_KINDS: Final = frozenset({"edit", "focus", "paste"})
 # A cell that is longer is prepared when it is run.
 SOURCE_CHARS_MAX: Final = 1 << 20
 ID_CHARS_MAX: Final = 256
-NEXT_CELLS_MAX: Final = 32
 
 
 @dataclass(frozen=True)
 class EditSignal:
-    """One signal, checked.
-
-    `page`: the id of the comm on which that page takes the state of the GPU, empty if it takes none. `next_cell_ids`:
-    the code cells that follow, the nearest first.
-    """
+    """One signal, checked. `page`: the id of the comm on which that page takes the state of the GPU, empty if none."""
 
     kind: str
     cell_id: str
     source: str
     edit_sequence: int
     device_override: str
-    next_cell_ids: tuple[str, ...]
     page: str
 
     @classmethod
@@ -45,16 +39,12 @@ class EditSignal:
         kind = fields.text(content, "kind", "edit")
         if kind not in KINDS:
             raise InvalidArgument("FIELD_MALFORMED", f"{kind[:40]!r} is none of the kinds {', '.join(sorted(KINDS))}")
-        next_cell_ids = fields.texts(content, "next_cell_ids", [])
-        if len(next_cell_ids) > NEXT_CELLS_MAX:
-            raise InvalidArgument("FIELD_MALFORMED", f"at most {NEXT_CELLS_MAX} next cells are taken")
         return cls(
             kind,
             _id(content, "cell_id"),
             _source(content, needed=kind in PREPARED_KINDS),
             fields.integer(content, "edit_sequence", 0),
             fields.text(content, "device_override", ""),
-            tuple(next_cell_ids),
             _id(content, "page"),
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import sys
 import threading
 import time
@@ -39,6 +40,7 @@ from looseleaf.kernel.outgoing import watch_outgoing
 from looseleaf.kernel.outputs import ResultCache
 from looseleaf.kernel.pages import Pages
 from looseleaf.kernel.post_mortem import PostMortem
+from looseleaf.kernel.predictions import Predictions
 from looseleaf.kernel.preparations import Preparations
 from looseleaf.kernel.replies import CellReplies
 from looseleaf.kernel.report import cell_report
@@ -47,6 +49,7 @@ from looseleaf.kernel.router import CellRequest, route
 from looseleaf.kernel.save_points import SavePoints
 from looseleaf.kernel.session import KernelSession, load_config
 from looseleaf.kernel.time_travel import TimeTravel
+from looseleaf.kernel.title import notebook_of
 from looseleaf.kernel.trial import Trial, waits_for_gpu
 from looseleaf.kernel.usage import GpuUsage
 from looseleaf.kernel.views import Views, view_if, without_views
@@ -101,6 +104,10 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, WorkerCells, _Base): 
             lambda page, state: self.publish_under({}, "comm_msg", {"comm_id": page, "data": state}, {}, [])
         )
         self._preparations = Preparations(self.looseleaf.prepare, self._before_preparation, self._pages)
+        self._predictions = Predictions(
+            self._preparations.predict, lambda: self.control_thread.io_loop.asyncio_loop,
+            lambda: self._preparations.told, lambda: notebook_of(os.environ, self.shell.user_ns),
+        )  # fmt: skip
         self._results = ResultCache(self.shell)
         self._replies = CellReplies(self.shell, self)
         self.looseleaf.rebinding = self._results.following
@@ -152,8 +159,10 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, WorkerCells, _Base): 
         self._journal.begin(
             self.looseleaf.session_id, request_id, count=count, cell_id=cell_id or "", source=code
         )
+        self._predictions.cell_arrived()
         reply = await self._run_cell(CellRequest.of(code, cell_id, cell_meta), run_here, user_expressions, allow_stdin)
         self._journal.end(request_id, str(reply.get("status", "")))
+        self._predictions.cell_ended(cell_id or "", code, ok=reply.get("status") == "ok")
         return reply
 
     async def _run_cell(

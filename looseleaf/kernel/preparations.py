@@ -41,6 +41,8 @@ class Preparations:
         self._pages = pages or Pages(lambda _page, _state: None)
         self._one_at_a_time = asyncio.Lock()
         self._latest: object = None
+        # Whether a front end tells of edits.
+        self.told = False
 
     async def answer(self, content: Mapping[str, Any]) -> dict[str, Any]:
         """The reply's content: `status` ok with what the daemon told, or error with `ename` and `evalue`.
@@ -51,9 +53,18 @@ class Preparations:
             signal = EditSignal.of(content)
         except LooseLeafError as error:
             return {**_refused(error), "state": self._pages.shown()}
+        self.told = True
         self._pages.met(signal.page)
         reply = await self._answer(signal, content)
         return {**reply, "state": self._pages.shown()}
+
+    async def predict(self, content: Mapping[str, Any]) -> dict[str, Any]:
+        """As `answer`, for a cell that nobody edits: the kernel takes it for the next one. Without `state`."""
+        try:
+            signal = EditSignal.of(content)
+        except LooseLeafError as error:
+            return _refused(error)
+        return await self._answer(signal, content)
 
     async def _answer(self, signal: EditSignal, content: Mapping[str, Any]) -> dict[str, Any]:
         if signal.kind == "idle":

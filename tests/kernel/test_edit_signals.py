@@ -7,20 +7,19 @@ from typing import Any
 import pytest
 
 from looseleaf.errors import LooseLeafError
-from looseleaf.kernel.edit_signals import ID_CHARS_MAX, NEXT_CELLS_MAX, SOURCE_CHARS_MAX, EditSignal
+from looseleaf.kernel.edit_signals import ID_CHARS_MAX, SOURCE_CHARS_MAX, EditSignal
 
 GOOD: dict[str, Any] = {
-    "v": 1, "kind": "paste", "cell_id": "c", "source": "x", "edit_sequence": 7, "device_override": "gpu",
-    "next_cell_ids": ["d", "e"], "page": "p",
+    "v": 1, "kind": "paste", "cell_id": "c", "source": "x", "edit_sequence": 7, "device_override": "gpu", "page": "p",
 }  # fmt: skip
 
 
 def test_signal_of_a_page_is_read_whole() -> None:
-    assert EditSignal.of(GOOD) == EditSignal("paste", "c", "x", 7, "gpu", ("d", "e"), "p")
+    assert EditSignal.of(GOOD) == EditSignal("paste", "c", "x", 7, "gpu", "p")
 
 
 def test_signal_needs_only_a_text() -> None:
-    assert EditSignal.of({"source": "x"}) == EditSignal("edit", "", "x", 0, "", (), "")
+    assert EditSignal.of({"source": "x"}) == EditSignal("edit", "", "x", 0, "", "")
     assert EditSignal.of({"kind": "blur"}).source == ""
 
 
@@ -46,7 +45,6 @@ def test_signal_with_a_field_of_a_wrong_type_is_refused_by_name(key: str, bad: A
         ({"edit_sequence": -1}, "FIELD_MALFORMED"),
         ({"cell_id": "c" * (ID_CHARS_MAX + 1)}, "FIELD_MALFORMED"),
         ({"page": "c" * (ID_CHARS_MAX + 1)}, "FIELD_MALFORMED"),
-        ({"next_cell_ids": ["c"] * (NEXT_CELLS_MAX + 1)}, "FIELD_MALFORMED"),
         ({"source": "x" * (SOURCE_CHARS_MAX + 1)}, "CELL_TOO_LARGE"),
     ],
 )

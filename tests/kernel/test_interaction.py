@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -37,6 +39,28 @@ def test_input_of_a_gpu_cell_is_asked_of_the_person(notebook: Any, daemon: Any) 
     outcome = notebook.run("%%gpu\nask", answer="Ada")
     assert outcome.text == "hello Ada\n"
     assert outcome.asked == [{"prompt": "name? ", "password": False}]
+
+
+def test_next_cell_of_the_saved_notebook_is_prepared_where_no_page_tells_of_edits(
+    new_notebook: Any, new_daemon: Any, tmp_path: Path
+) -> None:
+    daemon = new_daemon()
+    cells = [
+        {"cell_type": "code", "id": name, "metadata": {}, "source": source}
+        for name, source in (("a", "x = 1"), ("b", "y = x"), ("c", "%%gpu\nz = x"), ("d", "x"))
+    ]
+    path = tmp_path / "n.ipynb"
+    path.write_text(json.dumps({"cells": cells, "metadata": {}}))
+    kernel = new_notebook(daemon.path, JPY_SESSION_NAME=str(path))
+    kernel.ok("x = 1", cellId="a")
+    guessed = [daemon.wait_for("prepare", count)["source"] for count in (1, 2)]
+    assert guessed == ["y = x", "%%gpu\nz = x"]
+    # A front end that tells itself needs no guesses.
+    kernel.control(PREPARE_REQUEST, {"source": "w = x", "cell_id": "b"})()
+    before = daemon.count("prepare")
+    kernel.ok("x = 1", cellId="a")
+    kernel.control(PREPARE_REQUEST, {"source": "w = x + 1", "cell_id": "b"})()
+    assert daemon.count("prepare") == before + 1
 
 
 def test_late_answer_to_an_interrupted_question_does_not_answer_the_next(notebook: Any, daemon: Any) -> None:
