@@ -69,10 +69,12 @@ class Confiner:
     processes: int = 0
     withheld: dict[str, str] = field(default_factory=dict)
     groups: MemoryGroups | None = None
+    # Names its control groups: another daemon's are not its own to remove.
+    owner: str = "own"
 
     def __post_init__(self) -> None:
         if self.memory_bytes and self.groups is None:
-            self.groups = MemoryGroups(self.memory_bytes)
+            self.groups = MemoryGroups(self.memory_bytes, owner=self.owner)
 
     def confine(self, worker_id: str) -> Confined:
         """For a new worker; `free` gives back what is the worker's alone."""

@@ -52,13 +52,19 @@ class MemoryGroup:
 
 
 class MemoryGroups:
-    """Makes groups that may have `limit_bytes` each, where the system lets this process make some."""
+    """Makes groups that may have `limit_bytes` each, where the system lets this process make some.
 
-    def __init__(self, limit_bytes: int, root: Path = _ROOT) -> None:
+    `owner`: part of their names; one that was left by an owner of the same name, such as a daemon that was killed, is
+    removed with the first group that is made.
+    """
+
+    def __init__(self, limit_bytes: int, root: Path = _ROOT, owner: str = "own") -> None:
         self.limit_bytes = limit_bytes
         self._root = root
+        self._prefix = f"looseleaf-{owner}-"
         self._left: list[MemoryGroup] = []
         self._refused = False
+        self._swept = False
 
     def make(self, name: str) -> MemoryGroup | None:
         """A new group; None if the system refuses, which is logged once."""
@@ -66,7 +72,8 @@ class MemoryGroups:
         if self._refused:
             return None
         for parent, events, limit in _parents(self._root):
-            folder = parent / f"looseleaf-{name}"
+            self._sweep(parent)
+            folder = parent / f"{self._prefix}{name}"
             try:
                 folder.mkdir()
             except OSError:
@@ -81,10 +88,19 @@ class MemoryGroups:
                 with suppress(OSError):
                     if (folder / swap).exists():
                         (folder / swap).write_text(str(value))
+            self._swept = True
             return MemoryGroup(folder, MemoryGuard(folder / events, folder / limit))
         self._refused = True
         log.warning("no_memory_groups", instead="the daemon looks at the memory of its workers")
         return None
+
+    def _sweep(self, parent: Path) -> None:
+        if self._swept:
+            return
+        for folder in parent.glob(f"{self._prefix}*"):
+            # Only an empty one goes: a worker that outlives its daemon for a moment keeps its own.
+            with suppress(OSError):
+                folder.rmdir()
 
     def drop(self, group: MemoryGroup) -> None:
         """Its worker has ended."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -124,6 +125,7 @@ class _Builder:
         return Confiner(
             WorkerUser.find(config.worker_user), config.worker_memory_bytes, config.worker_open_files_max,
             config.worker_processes_max, withheld=scrubbed(os.environ)[1],
+            owner=hashlib.blake2b(f"{self.host_id} {config.data}".encode(), digest_size=4).hexdigest(),
         )  # fmt: skip
 
     def _requests(self, owner: StateOwner) -> StateRequests:

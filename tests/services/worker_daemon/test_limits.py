@@ -60,7 +60,7 @@ def test_group_is_made_where_its_limit_counts(
         assert group is None
         return
     assert group is not None
-    assert group.folder == tmp_path / "sys" / "fs" / "cgroup" / where / "looseleaf-w-1"
+    assert group.folder == tmp_path / "sys" / "fs" / "cgroup" / where / "looseleaf-own-w-1"
     assert (group.folder / ("memory.limit_in_bytes" if version == 1 else "memory.max")).read_text() == str(64 * MIB)
 
 
@@ -76,6 +76,18 @@ def test_group_whose_last_process_lingers_is_removed_later(tmp_path: Path) -> No
     first.folder.rmdir()
     assert groups.make("w-2") is not None
     assert groups._left == []
+
+
+def test_groups_that_a_killed_daemon_left_go_with_the_first_new_one(tmp_path: Path) -> None:
+    groups = groups_under(tmp_path, handed_down="svc")
+    parent = tmp_path / "sys" / "fs" / "cgroup" / "svc"
+    for name in ("looseleaf-own-w-8", "looseleaf-own-w-9", "looseleaf-other-w-7"):
+        (parent / name).mkdir()
+    # As one that has a process still: it cannot be removed.
+    (parent / "looseleaf-own-w-9" / "cgroup.procs").write_text("1\n")
+    assert groups.make("w-1") is not None
+    names = {path.name for path in parent.glob("looseleaf-*")}
+    assert names == {"looseleaf-own-w-1", "looseleaf-own-w-9", "looseleaf-other-w-7"}
 
 
 def test_group_ends_a_process_that_takes_more_and_tells_limit_and_peak() -> None:
@@ -125,7 +137,7 @@ async def test_worker_of_a_group_is_told_it_and_gives_it_back(parts: Any, tmp_pa
     worker, _far = await fork(parts, Confiner(memory_bytes=64 * MIB, open_files=50, groups=groups))
     wanted = Confinement.parse(asked[0][CONFINEMENT_VARIABLE])
     folder = Path(wanted.cgroup).parent
-    assert (wanted.open_files, folder.name) == (50, f"looseleaf-{worker.facts.worker_id}")
+    assert (wanted.open_files, folder.name) == (50, f"looseleaf-own-{worker.facts.worker_id}")
     await worker.end()
     # Ordinary folders cannot be removed with their files; to be tried again is all that one can see here.
     assert [group.folder for group in groups._left] == [folder]
