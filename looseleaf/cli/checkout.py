@@ -96,7 +96,9 @@ async def _check_out(session_id: str, wanted: int, new: bool, data: Path | None,
             raise PreconditionFailed("VERSION_NOT_DURABLE", text, version=int(source))
         if new:
             target = new_session_id()
-            head = await store.open_session(target, create=True, title=f"{session_id} at version {source}")
+            # Of the same tenant: another one has none of its bytes.
+            owner = StoreClient(channel, tenant=newest.head.tenant)
+            head = await owner.open_session(target, create=True, title=f"{session_id} at version {source}")
             try:
                 version = await _commit(store, old, Manifest(SessionId(target)), head.epoch)
             except BaseException:

@@ -14,6 +14,12 @@ from looseleaf.cli.main import main
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(240)]
 
 
+@pytest.fixture(scope="module")
+def cluster_env() -> dict[str, str]:
+    """A tenant of its own, within which saves, restores, checkouts and copies must find all they need."""
+    return {"LOOSELEAF_DAEMON_TENANT": "team"}
+
+
 def undo_of(text: str) -> str:
     found = re.search(r"`(%looseleaf [^`]+)` undoes it", text)
     assert found is not None, text
@@ -108,6 +114,7 @@ def test_session_is_checked_out_from_outside_once_its_notebook_is_closed(new_not
     assert again.ok("(said, x.sum().item())").value == "('first', 0.0)"
     again.ok(f"%looseleaf checkout {newest}")
     assert again.ok("%%gpu\n(said, x.sum().item())").value == f"('second', {float(1 << 20)})"
+    assert [tenant["tenant"] for tenant in ask("store", "stats")["tenants"]] == ["team"]
     other.ok("%%gpu\nx += 3")
     assert other.ok("(said, x[0].item())").value == "('first', 3.0)"
 
