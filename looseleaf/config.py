@@ -143,6 +143,20 @@ class SchedulerConfig(ServiceConfig):
     journal_executions_max: int = Field(default=20_000, ge=100, description="ended executions kept in the journal")
     database: Literal["rocksdb-py", "rocksdict"] = Field(default="rocksdb-py", description="binding of the journal")
     tick_s: float = Field(default=0.25, gt=0, description="time between looks at limits of time")
+    tenant_weights: dict[str, float] = Field(
+        default_factory=dict, description="tenants whose turn comes more or less often than others', which weigh 1")
+    tenant_gpus_max: int = Field(default=0, ge=0, description="GPUs that one tenant's cells may hold; 0: all")
+    hosts_socket: Path | None = Field(default=None, description="who starts and ends hosts on this machine")
+    hosts_min: int = Field(default=1, ge=0, description="hosts that there are at least")
+    hosts_max: int = Field(default=0, ge=0, description="hosts that there are at most; 0: none is started or ended")
+    gpus_per_host: int = Field(default=8, ge=1, description="GPUs of a host that is started")
+    headroom_hosts: int = Field(default=1, ge=0, description="hosts beyond what demand needs")
+    headroom_share: float = Field(default=0.0, ge=0, description="part of the demand to have beyond it")
+    demand_peak_s: float = Field(default=300.0, ge=0, description="time whose highest demand counts")
+    provision_wait_s: float = Field(
+        default=30.0, ge=0, description="time after a start in which hosts may come before more are started")
+    power_off_after_s: float = Field(default=120.0, ge=0, description="life of a surplus before it is drained")
+    boot_timeout_s: float = Field(default=600.0, gt=0, description="limit of a host's start")
 
     @model_validator(mode="after")
     def _ttl_within_silence(self) -> SchedulerConfig:
@@ -265,6 +279,9 @@ class ClusterConfig(_Section):
     data: Path = Field(default_factory=default_data_dir, description="folder of all data and logs")
     run_dir: Path = Field(default_factory=default_run_dir, description="folder of the sockets")
     hosts: int = Field(default=1, ge=1, le=16, description="worker daemons")
+    hosts_max: int = Field(
+        default=0, ge=0, le=16, description="worker daemons at most: more are started and ended by demand; 0: `hosts`")
+    host_boot_s: float = Field(default=0.0, ge=0, description="imitated time of the start of a host by demand")
     gpus: int | None = Field(default=None, ge=0, le=64, description="GPUs per host; default all, or 1 emulated")
     device: Literal["auto", "cuda", "emulated", "none"] = Field(default="auto", description="auto is cuda if there is")
     tcp: bool = Field(default=False, description="gRPC on loopback TCP instead of Unix sockets")

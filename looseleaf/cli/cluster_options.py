@@ -14,7 +14,7 @@ from typer.core import TyperCommand
 
 _META: Final = "looseleaf.cluster"
 # Older names of options.
-_ALIASES: Final = {"start_timeout_s": ("--timeout-s",)}
+_ALIASES: Final = {"start_timeout_s": ("--timeout-s",), "hosts_max": ("--max-hosts",)}
 _METAVARS: Final = {int: "INTEGER", float: "FLOAT", Path: "PATH", str: "TEXT"}
 
 

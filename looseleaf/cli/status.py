@@ -24,6 +24,8 @@ from looseleaf.cli.options import (
 )
 
 WATCH_INTERVAL_S: Final = 1.0
+# States of a service that is as it should be.
+_WELL: Final = ("serving", "standby")
 
 
 def register(app: typer.Typer) -> None:
@@ -87,7 +89,7 @@ def gather(run_dir: Path) -> dict[str, Any]:
         pool = message_to_dict(wait(get_pool(cluster.address("scheduler"))))
     except LooseLeafError as error:
         problem = str(error)
-    serving = all(service.state == "serving" for service in record.services.values())
+    serving = all(service.state in _WELL for service in record.services.values())
     return {
         **asdict(record), "pool": pool, "pool_problem": problem,
         "healthy": serving and pool is not None and bool(pool["ready"]) and record.state == "ready",
@@ -103,7 +105,7 @@ def render(found: dict[str, Any]) -> Any:
 
     services = Table("service", "state", "pid", "restarts", "address", box=None, pad_edge=False, header_style="bold")
     for name, service in found["services"].items():
-        color = "green" if service["state"] == "serving" else "red"
+        color = "green" if service["state"] in _WELL else "red"
         services.add_row(
             name, f"[{color}]{service['state']}[/{color}]", str(service["pid"] or "-"), str(service["restarts"]),
             escape(service["address"]),
@@ -120,7 +122,20 @@ def render(found: dict[str, Any]) -> Any:
             host["host"]["host_id"], host["liveness"], host["device_kind"], str(host["gpu_count"]), str(leased),
             str(len(host["workers"])),
         )
-    return Group(head, services, "", hosts, f"queued runs: {found['pool']['queued_runs']}")
+    return Group(head, services, "", hosts, *map(escape, _pool_lines(found["pool"])))
+
+
+def _pool_lines(pool: dict[str, Any]) -> list[str]:
+    """What waits, what is being started, and where the time of the GPUs went."""
+    lines = [f"queued runs: {pool['queued_runs']}"]
+    if pool["booting_hosts"]:
+        lines.append(f"hosts being started: {pool['booting_hosts']}")
+    spent = [f"{time['state']} {time['gpu_s']:.0f}" for time in pool["provisioned"] if time["gpu_s"] >= 0.5]
+    if spent:
+        lines.append(f"GPU-seconds since the scheduler's start: {', '.join(spent)}")
+    done = pool["speculation"]
+    lines.append(f"preparations: {done['ordered']} ordered, {done['used']} used, {done['wasted']} for nothing")
+    return lines
 
 
 def _watch_lines(run_dir: Path) -> NoReturn:

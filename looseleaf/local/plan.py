@@ -8,7 +8,7 @@ import secrets
 import socket
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,11 +66,15 @@ class ClusterPlan:
     restart_delay_s_max: float
     log_bytes_max: int
     log_level: str
+    # Hosts that are started by demand, after which time, and where the scheduler asks for them.
+    standby: list[str] = field(default_factory=list)
+    host_boot_s: float = 0.0
+    hosts_socket: str = ""
 
     @property
     def host_ids(self) -> list[str]:
-        """Ids of the hosts."""
-        return [spec.host_id for spec in self.services if spec.host_id]
+        """Ids of the hosts that the cluster starts with."""
+        return [spec.host_id for spec in self.services if spec.host_id and spec.host_id not in self.standby]
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -94,7 +98,13 @@ def make_plan(
     addresses = _addresses(config)
     for address in addresses.values():
         socket_path(address)
-    kernel_sockets = {f"h{index}": str(config.run_dir / f"kernel-h{index}.sock") for index in range(config.hosts)}
+    host_ids = [f"h{index}" for index in range(max(config.hosts, config.hosts_max))]
+    standby = host_ids[config.hosts:]
+    kernel_sockets = {host_id: str(config.run_dir / f"kernel-{host_id}.sock") for host_id in host_ids}
+    hosts_socket = str(config.run_dir / "hosts.sock")
+    if standby and device == "cuda":
+        text = "several hosts on one machine cannot share real GPUs: leave --max-hosts out"
+        raise InvalidArgument("GPUS_NOT_SHAREABLE", text)
     starts = {kind: [sys.executable, "-m", module] for kind, module in MODULES.items()}
     starts.update({kind: list(command) for kind, command in (commands or {}).items()})
 
@@ -107,10 +117,13 @@ def make_plan(
         host_id = name.removeprefix(DAEMON_PREFIX) if kind == "daemon" else ""
         return ServiceSpec(name, level, command, addresses[name], str(config.data / "logs" / f"{name}.log"), host_id)
 
+    by_demand = {
+        "hosts-socket": hosts_socket, "hosts-min": config.hosts, "hosts-max": len(host_ids), "gpus-per-host": gpus or 1,
+    } if standby else {}
     peers = {"store": addresses[STORE], "scheduler": addresses[SCHEDULER]}
     services = [
         spec(STORE, STORE, 0, "store", {}),
-        spec(SCHEDULER, SCHEDULER, 1, "scheduler", {}),
+        spec(SCHEDULER, SCHEDULER, 1, "scheduler", by_demand),
         spec(FRONTEND, FRONTEND, 2, "frontend", peers),
     ]
     for host_id, kernel_socket in kernel_sockets.items():
@@ -123,6 +136,7 @@ def make_plan(
     return ClusterPlan(
         cluster_id=f"c-{secrets.token_hex(8)}", data=str(config.data), run_dir=str(config.run_dir), device=device,
         gpus_per_host=gpus, emulated_delays=config.emulated_delays, services=services, kernel_sockets=kernel_sockets,
+        standby=standby, host_boot_s=config.host_boot_s, hosts_socket=hosts_socket,
         start_timeout_s=config.start_timeout_s, stop_timeout_s=config.stop_timeout_s,
         restart_delay_s_min=config.restart_delay_s_min, restart_delay_s_max=config.restart_delay_s_max,
         log_bytes_max=config.log_bytes_max, log_level=config.log_level,
@@ -171,7 +185,8 @@ def child_environment(cluster_id: str) -> dict[str, str]:
 
 
 def _addresses(config: ClusterConfig) -> dict[str, str]:
-    names = [STORE, SCHEDULER, FRONTEND, *(f"{DAEMON_PREFIX}h{index}" for index in range(config.hosts))]
+    hosts = range(max(config.hosts, config.hosts_max))
+    names = [STORE, SCHEDULER, FRONTEND, *(f"{DAEMON_PREFIX}h{index}" for index in hosts)]
     if not config.tcp:
         return {name: f"unix:{config.run_dir}/{name}.sock" for name in names}
     probes = [socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in names]

@@ -19,7 +19,10 @@ CLUSTER_ID_VARIABLE: Final = "LOOSELEAF_CLUSTER_ID"
 
 @dataclass
 class ServiceRecord:
-    """One service as the supervisor sees it; `state` is starting, serving, unresponsive, waiting or stopped."""
+    """One service as the supervisor sees it.
+
+    `state` is starting, serving, unresponsive, waiting, stopped, or standby: a host that demand has not asked for.
+    """
 
     address: str
     log: str

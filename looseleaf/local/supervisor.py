@@ -26,6 +26,7 @@ from typing import IO, Any, Final
 
 from looseleaf.errors import LooseLeafError
 from looseleaf.local import record as records
+from looseleaf.local.host_pool import HostPool
 from looseleaf.local.plan import DAEMON_PREFIX, SCHEDULER, ClusterPlan
 from looseleaf.local.probe import is_serving, pool_problem
 from looseleaf.local.process import ServiceProcess, rotate_log
@@ -60,6 +61,12 @@ class Supervisor:
         self._lifeline = os.pipe()
         self._pool_problem = ("the pool is not complete", "")
         self._services = {spec.name: ServiceProcess(spec, plan, self._lifeline[0]) for spec in plan.services}
+        standby = {
+            service.spec.host_id: service for service in self._services.values()
+            if service.spec.host_id in plan.standby}
+        # Services that run for the cluster's whole life.
+        self._lasting = [service for service in self._services.values() if service.spec.host_id not in standby]
+        self._pool = HostPool(standby, self._watch, self._update, plan.host_boot_s, plan.stop_timeout_s)
         self._record = records.ClusterRecord(
             cluster_id=plan.cluster_id, supervisor_pid=os.getpid(),
             supervisor_started_s=records.process_started_s(os.getpid()), state="starting", data=plan.data,
@@ -80,6 +87,7 @@ class Supervisor:
         stopping = asyncio.create_task(self._stop.wait())
         starting = asyncio.create_task(self._start_all())
         watchers: list[asyncio.Task[None]] = []
+        hosts_server = await self._serve_hosts()
         try:
             await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if not starting.done():
@@ -88,7 +96,7 @@ class Supervisor:
             self._write("ready")
             log.info("cluster_started", hosts=self.plan.host_ids, device=self.plan.device)
             announce({"ready": True})
-            watchers = [asyncio.create_task(self._watch(service)) for service in self._services.values()]
+            watchers = [asyncio.create_task(self._watch(service)) for service in self._lasting]
             watchers.append(asyncio.create_task(self._reap_orphans()))
             done, _pending = await asyncio.wait({stopping, *watchers}, return_when=asyncio.FIRST_COMPLETED)
             for task in done - {stopping}:
@@ -99,15 +107,25 @@ class Supervisor:
             announce(error.wire)
             return EXIT_START_FAILED
         finally:
+            if hosts_server is not None:
+                hosts_server.close()
+                _remove(self.plan.hosts_socket)
             await self._stop_all([*watchers, starting, stopping])
         log.info("cluster_stopped")
         return 0
 
+    async def _serve_hosts(self) -> asyncio.Server | None:
+        """Lets the scheduler start and end hosts, if some stand by. We hold the data's lock: an old socket is dead."""
+        if not self.plan.standby:
+            return None
+        _remove(self.plan.hosts_socket)
+        return await self._pool.serve(Path(self.plan.hosts_socket))
+
     async def _start_all(self) -> None:
         try:
             async with asyncio.timeout(self.plan.start_timeout_s):
-                for level in sorted({spec.level for spec in self.plan.services}):
-                    members = [service for service in self._services.values() if service.spec.level == level]
+                for level in sorted({service.spec.level for service in self._lasting}):
+                    members = [service for service in self._lasting if service.spec.level == level]
                     for service in members:
                         service.start()
                     self._write()
@@ -116,7 +134,7 @@ class Supervisor:
                     self._write()
                 await self._wait_pool()
         except TimeoutError:
-            late = [service for service in self._services.values() if service.record.state != "serving"]
+            late = [service for service in self._lasting if service.record.state != "serving"]
             why, host_id = ("it does not say SERVING", "") if late else self._pool_problem
             culprit = late[0] if late else self._services[DAEMON_PREFIX + host_id if host_id else SCHEDULER]
             text = f"after {self.plan.start_timeout_s:g} s {why}"
@@ -137,7 +155,7 @@ class Supervisor:
 
     def _check_alive(self) -> None:
         """Raises StartFailedError if a service that was started has ended."""
-        for service in self._services.values():
+        for service in self._lasting:
             if service.record.pid and not service.alive:
                 raise StartFailedError(service.spec.name, service.exit_text, service.spec.log)
 
@@ -186,6 +204,7 @@ class Supervisor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._pool.aclose()
         if not any(service.alive for service in self._services.values()) and self._record.state == "stopping":
             return
         self._update("stopping")
@@ -206,6 +225,10 @@ class Supervisor:
             self._write(state)
         except OSError as error:
             log.error("record_not_written", cause=str(error))
+
+
+def _remove(path: str) -> None:
+    Path(path).unlink(missing_ok=True)
 
 
 def reap_orphans(own_pids: set[int]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 from looseleaf.devices.description import GpuDescription, of_message
 from looseleaf.errors import InvalidArgument
 from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, Version, WorkerId, check_id
@@ -167,7 +169,9 @@ def pool_message(pool: PoolView) -> scheduler_pb2.GetPoolResponse:
     return scheduler_pb2.GetPoolResponse(
         hosts=[_host_message(host) for host in pool.hosts], queued_runs=pool.queued_runs, gpu_held_s=pool.held_gpu_s,
         ready=pool.ready, queue=[_queued_message(run) for run in pool.queue],
-        ended=[execution_message(record) for record in pool.ended],
+        ended=[execution_message(record) for record in pool.ended], booting_hosts=pool.booting_hosts,
+        provisioned=[scheduler_pb2.GpuTime(state=state, gpu_s=gpu_s) for state, gpu_s in pool.provisioned_gpu_s],
+        speculation=scheduler_pb2.SpeculationTotals(**asdict(pool.speculation)),
     )
 
 

@@ -20,15 +20,19 @@ from looseleaf.services.scheduler.core.actions import (
     AnswerHeartbeat,
     AnswerPreparation,
     AnswerReport,
+    DrainHost,
     EvictWorker,
     GrantLease,
     MarkHostDead,
     MarkReady,
     NotifyLease,
     NotifyQueue,
+    PowerOn,
     PrepareWorker,
     Refuse,
     RevokeLease,
+    StopHost,
+    UndrainHost,
 )
 from looseleaf.services.scheduler.core.events import (
     Event,
@@ -42,8 +46,10 @@ from looseleaf.services.scheduler.core.events import (
 )
 from looseleaf.services.scheduler.core.policy import Scheduler
 from looseleaf.services.scheduler.daemons import DaemonOrders
+from looseleaf.services.scheduler.host_provider import HostProvider
 from looseleaf.services.scheduler.journal_store import JournalStore
 from looseleaf.services.scheduler.metrics import SchedulerMetrics
+from looseleaf.services.scheduler.providing import Providing
 from looseleaf.v1 import recipe_pb2
 
 # Events that may wait; beyond it callers are told to come back, answers to our own orders are always taken.
@@ -100,7 +106,7 @@ class Driver:
 
     def __init__(
         self, scheduler: Scheduler, store: JournalStore, orders: DaemonOrders, clock: Clock, run_blocking: RunBlocking,
-        start_task: StartTask, metrics: SchedulerMetrics,
+        start_task: StartTask, metrics: SchedulerMetrics, provider: HostProvider | None = None,
     ) -> None:
         self.scheduler = scheduler
         self._store = store
@@ -109,6 +115,7 @@ class Driver:
         self._run_blocking = run_blocking
         self._start_task = start_task
         self._metrics = metrics
+        self._providing = Providing(provider, self._put) if provider is not None else None
         self._events: asyncio.Queue[tuple[Event, float]] = asyncio.Queue()
         self._answers: dict[str, asyncio.Future[Answer]] = {}
         self._runs: dict[str, RunNews] = {}
@@ -180,6 +187,8 @@ class Driver:
     async def run(self, restored: JournalRestored) -> None:
         """Handles events for ever; raises if the journal cannot be written, since nothing may be done without it."""
         await self._handle([(restored, self.now_s())])
+        if self._providing is not None:
+            self._start_task(self._providing.announce(), "provider")
         while True:
             events = [await self._events.get()]
             while len(events) < EVENT_BATCH_MAX and not self._events.empty():
@@ -274,6 +283,9 @@ class Driver:
                 host = self.scheduler.state.hosts.get(action.host_id)
                 if host is not None:
                     self._orders.drop(host.address)
+            case PowerOn() | DrainHost() | UndrainHost() | StopHost():
+                assert self._providing is not None, "the policy provides hosts only if it may"
+                self._start_task(self._providing.carry_out(action), "provider")
             case MarkReady():
                 log.info("scheduler_ready")
 

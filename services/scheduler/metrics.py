@@ -29,6 +29,17 @@ class SchedulerMetrics:
         self.leased = Counter(
             "looseleaf_gpu_leased_seconds", "GPU-seconds of leases, from grant to release", registry=registry)
         self._leased_s: float | None = None
+        self.booting = Gauge(
+            "looseleaf_scheduler_hosts_booting", "Hosts that were asked for and have not come", registry=registry)
+        self.provisioned = Counter(
+            "looseleaf_gpu_provisioned_seconds", "GPU-seconds that are paid for, by what the GPU did", ["state"],
+            registry=registry)
+        self.wasted = Counter(
+            "looseleaf_scheduler_preparations_wasted", "Preparations that came to nothing", registry=registry)
+        self.wasted_gpu = Counter(
+            "looseleaf_gpu_speculation_wasted_seconds", "GPU-seconds of data that lay on a device for nothing",
+            registry=registry)
+        self._counted: dict[str, float] = {}
         self._prepare = prepare_seconds(registry)
         self.handed_out = Counter(
             "looseleaf_scheduler_leases_handed_out", "Leases that callers got, by what the cell found ready", ["path"],
@@ -59,11 +70,21 @@ class SchedulerMetrics:
         self.leases.set(len(state.leases))
         self.hosts.set(len(state.hosts))
         self.gpus.set(sum(host.gpu_count for host in state.hosts))
+        self.booting.set(state.boots.count)
+        for name, gpu_s in state.provisioned.gpu_s.items():
+            self._count(self.provisioned.labels(name), name, gpu_s)
+        self._count(self.wasted, "preparations wasted", state.speculation.totals.wasted)
+        self._count(self.wasted_gpu, "speculation wasted", state.speculation.totals.wasted_gpu_s)
         self._count_leased(state.accounts.held_gpu_s(state.leases, now_s))
 
     def waited(self, wait_s: float) -> None:
         """A run got its lease so long after it asked."""
         self._prepare.labels("queue").observe(wait_s)
+
+    def _count(self, counter: Counter, name: str, total: float) -> None:
+        """Brings a counter up to a sum that the policy keeps from the process's beginning."""
+        counter.inc(max(0.0, total - self._counted.get(name, 0.0)))
+        self._counted[name] = total
 
     def _count_leased(self, since_first_start_s: float) -> None:
         """The sum outlives the process; the counter begins at 0 with it, as counters do."""

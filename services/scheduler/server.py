@@ -17,6 +17,7 @@ from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.policy import Scheduler
 from looseleaf.services.scheduler.daemons import DaemonOrders
 from looseleaf.services.scheduler.driver import Driver
+from looseleaf.services.scheduler.host_provider import LocalHosts
 from looseleaf.services.scheduler.journal_store import JournalStore
 from looseleaf.services.scheduler.metrics import SchedulerMetrics
 from looseleaf.services.scheduler.servicer import SchedulerServicer
@@ -38,6 +39,18 @@ def limits_of(config: SchedulerConfig) -> Limits:
         lease_ttl_s=config.lease_ttl_ms / 1000,
         start_timeout_s=config.start_timeout_s,
         ready_wait_s=config.first_round_s,
+        tenant_weights=tuple(sorted(config.tenant_weights.items())),
+        tenant_gpus_max=config.tenant_gpus_max,
+        hosts_min=config.hosts_min,
+        # Without somebody who starts and ends them there is nothing to decide.
+        hosts_max=config.hosts_max if config.hosts_socket is not None else 0,
+        gpus_per_host=config.gpus_per_host,
+        headroom_hosts=config.headroom_hosts,
+        headroom_share=config.headroom_share,
+        demand_peak_s=config.demand_peak_s,
+        provision_wait_s=config.provision_wait_s,
+        power_off_after_s=config.power_off_after_s,
+        boot_timeout_s=config.boot_timeout_s,
     )
 
 
@@ -62,6 +75,7 @@ async def build(service: Service[SchedulerConfig]) -> Sequence[Registration]:
     driver = Driver(
         Scheduler(limits_of(config), new_lease_id), store, orders, SystemClock(), service.run_blocking,
         service.start_task, SchedulerMetrics(service.registry),
+        provider=LocalHosts(config.hosts_socket) if config.hosts_socket is not None else None,
     )
     service.on_stop(orders.aclose)
     service.on_stopping(driver.stop_callers)

@@ -53,13 +53,15 @@ class SchedulerServicer(SchedulerServiceServicer):
         event = RunRequested(
             self._driver.new_request_id(), check_execution(request.execution_id), check_session(request.session_id),
             Epoch(request.epoch), recipe_facts(request.recipe), request.priority or "interactive", need_facts(request),
+            request.tenant,
         )
         async with aclosing(self._driver.run_news(event)) as news:
             async for item in news:
                 if isinstance(item, NotifyLease):
                     await context.write(scheduler_pb2.RequestRunResponse(lease=lease_message(item.lease)))
                 else:
-                    queue = frontend_pb2.QueueNews(position=item.position, reason=item.reason)
+                    queue = frontend_pb2.QueueNews(
+                        position=item.position, reason=item.reason, estimated_s=item.estimated_s or 0.0)
                     await context.write(scheduler_pb2.RequestRunResponse(queue=queue))
 
     async def RequestPreparation(
@@ -68,7 +70,7 @@ class SchedulerServicer(SchedulerServiceServicer):
         """A repeat joins the prepare that is under way, or finds it done."""
         event = PreparationRequested(
             self._driver.new_request_id(), check_session(request.session_id), Epoch(request.epoch),
-            recipe_facts(request.recipe),
+            recipe_facts(request.recipe), tenant=request.tenant,
         )
         answer = await self._driver.ask(event, request.recipe)
         if not isinstance(answer, AnswerPreparation):

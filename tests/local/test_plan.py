@@ -76,6 +76,19 @@ def test_plan_wires_services_in_start_order_and_survives_json(tmp_path: Path) ->
     assert ClusterPlan.from_json(plan.to_json()) == plan
 
 
+def test_hosts_beyond_those_of_the_start_stand_by_and_the_scheduler_knows_whom_to_ask(tmp_path: Path) -> None:
+    plan = make_plan(config(tmp_path, hosts=1, hosts_max=3, gpus=2, device="emulated", host_boot_s=1.5))
+    assert (plan.host_ids, plan.standby, plan.host_boot_s) == (["h0"], ["h1", "h2"], 1.5)
+    assert [spec.host_id for spec in plan.services if spec.host_id] == ["h0", "h1", "h2"]
+    scheduler = next(spec for spec in plan.services if spec.name == "scheduler")
+    assert flag(scheduler.command, "--hosts-socket") == plan.hosts_socket
+    assert (flag(scheduler.command, "--hosts-min"), flag(scheduler.command, "--hosts-max")) == ("1", "3")
+    assert flag(scheduler.command, "--gpus-per-host") == "2"
+    fixed = make_plan(config(tmp_path, hosts=2, hosts_max=1, device="emulated"))
+    assert fixed.standby == []
+    assert not any("--hosts-socket" in spec.command for spec in fixed.services)
+
+
 def test_tcp_plan_has_distinct_loopback_ports(tmp_path: Path) -> None:
     plan = make_plan(config(tmp_path, tcp=True, hosts=2, device="none"))
     addresses = [spec.address for spec in plan.services]

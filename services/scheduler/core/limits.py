@@ -94,6 +94,8 @@ class Limits:
     demand_peak_s: float = 300.0
     headroom_share: float = 0.0
     headroom_hosts: int = 1
+    # After a start nothing is started so long: hosts that are on their way may come.
+    provision_wait_s: float = 0.0
     # A surplus that lasted this long is drained.
     power_off_after_s: float = 120.0
     # A host that was asked for counts as failed after this long, and after a refusal nothing is asked for this long.

@@ -18,7 +18,7 @@ from looseleaf.services.scheduler.core.hosts import Host, Worker
 from looseleaf.services.scheduler.core.preparations import Preparation
 from looseleaf.services.scheduler.core.refusals import stale_epoch
 from looseleaf.services.scheduler.core.speculation import Parked, count_fork, fork_wait_s
-from looseleaf.services.scheduler.core.stages import choose_stage, reached
+from looseleaf.services.scheduler.core.stages import choose_stage, clear_gpus, reached
 from looseleaf.services.scheduler.core.state import State
 
 
@@ -149,6 +149,8 @@ def _order(state: State, event: PreparationRequested, host: Host, worker: Worker
     worker_id = worker.worker_id if worker is not None else WorkerId("")
     stage, gpus = choose_stage(state, event, host, worker, now_s)
     state.speculation.totals.ordered += 1
+    if stage is WorkerStage.DEVICE_READY:
+        clear_gpus(state, host, gpus, worker_id)
     if worker is not None:
         worker.preparing = True
         state.hosts.touch(host.host_id)

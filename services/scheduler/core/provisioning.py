@@ -39,6 +39,8 @@ def provision(state: State, speculative_gpus: int, now_s: float) -> None:
     have = sum(host.gpu_count for host in staying) + boots.count * limits.gpus_per_host
     if have < target:
         state.surplus_since_s = None
+        if state.restored_at_s is not None and now_s - state.restored_at_s < limits.provision_wait_s:
+            return
         _grow(state, living, target - have, now_s)
     else:
         _shrink(state, staying, have - target, now_s)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from looseleaf.ids import LeaseId, WorkerId
 from looseleaf.services.scheduler.core.events import PreparationRequested
+from looseleaf.services.scheduler.core.eviction import eviction_rank
 from looseleaf.services.scheduler.core.facts import WorkerStage
 from looseleaf.services.scheduler.core.hosts import Host, Worker
+from looseleaf.services.scheduler.core.rooms import HostRoom
 from looseleaf.services.scheduler.core.speculation import how_far
 from looseleaf.services.scheduler.core.state import State
 
@@ -22,7 +25,7 @@ def choose_stage(
         kept = limits.prepare_stage_max is WorkerStage.DEVICE_READY
         return (WorkerStage.DEVICE_READY, worker.gpu_indices) if kept else _HOST
     state.rooms.refresh(now_s)
-    idle = _idle_gpus(state, event, host, worker)
+    idle = _idle_gpus(state, event, host, worker, now_s)
     stage = how_far(
         event, limits, gpu_idle=bool(idle) and not len(state.queue), may_spend=may_spend(state, event, worker))
     if stage is WorkerStage.DEVICE_READY:
@@ -51,19 +54,48 @@ def may_spend(state: State, event: PreparationRequested, worker: Worker | None) 
     return wanted <= state.speculative_gpus_max(session.tenant)
 
 
+def clear_gpus(state: State, host: Host, gpus: tuple[int, ...], keep: WorkerId) -> None:
+    """Ends the workers but `keep` that stand on GPUs which `choose_stage` gave to an edit."""
+    for worker in list(host.workers.values()):
+        if worker.worker_id != keep and not worker.evicting and not set(gpus).isdisjoint(worker.gpu_indices):
+            state.greedy.evicted(worker)
+            state.evict(host, worker, LeaseId(""))
+
+
 def _idle_gpus(
-    state: State, event: PreparationRequested, host: Host, worker: Worker | None,
+    state: State, event: PreparationRequested, host: Host, worker: Worker | None, now_s: float,
 ) -> tuple[int, ...]:
-    """GPUs of the host on which nothing stands, or those on which the worker's data lie already; empty: too few."""
+    """GPUs of the host that nobody needs now, or those on which the worker's data lie already; empty: too few.
+
+    Free ones first, then those of completed workers that were not prepared lately, the least valuable first: a cell
+    that somebody edits is nearer to its Run than one of a session where nobody does.
+    """
     if worker is not None and worker.gpu_indices:
         return worker.gpu_indices if len(worker.gpu_indices) == event.recipe.gpu_count else ()
     if host.host_id not in state.rooms:
         return ()
     coming = {index for other in state.preparations.on_host(host.host_id) for index in other.gpu_indices}
     # From the end, since runs take the first free ones.
-    free = [index for index in reversed(state.rooms.room(host.host_id).free) if index not in coming]
+    room = state.rooms.room(host.host_id)
+    idle = [index for index in reversed(room.free) if index not in coming]
     count = event.recipe.gpu_count
-    return tuple(sorted(free[:count])) if len(free) >= count else ()
+    if len(idle) < count:
+        idle += _unused_gpus(state, event, room, coming, now_s)
+    return tuple(sorted(idle[:count])) if len(idle) >= count else ()
+
+
+def _unused_gpus(
+    state: State, event: PreparationRequested, room: HostRoom, coming: set[int], now_s: float,
+) -> list[int]:
+    def unused(worker: Worker) -> bool:
+        lately = worker.prepared is not None and now_s - worker.prepared_at_s < state.limits.speculative_expiry_s
+        completed = worker.has_run and worker.hold is None and worker.worker_id in room.may_go
+        return completed and not lately and worker.session_id != event.session_id
+
+    found = [
+        (max(eviction_rank(worker, now_s, state.limits) for worker in holders), index)
+        for index, holders in room.warm.items() if index not in coming and all(unused(worker) for worker in holders)]
+    return [index for _rank, index in sorted(found)]
 
 
 def _likely_gpus(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 from looseleaf.devices.description import GpuDescription
@@ -11,6 +11,7 @@ from looseleaf.services.scheduler.core.facts import ExecutionRecord, Lease, Work
 from looseleaf.services.scheduler.core.fairness import in_turn
 from looseleaf.services.scheduler.core.hosts import Worker
 from looseleaf.services.scheduler.core.queue import Run
+from looseleaf.services.scheduler.core.speculation import SpeculationTotals
 from looseleaf.services.scheduler.core.state import State
 
 
@@ -52,6 +53,10 @@ class PoolView:
     ready: bool
     queue: tuple[QueuedView, ...] = ()
     ended: tuple[ExecutionRecord, ...] = ()
+    booting_hosts: int = 0
+    # GPU-seconds by state, and preparations, of this process.
+    provisioned_gpu_s: tuple[tuple[str, float], ...] = ()
+    speculation: SpeculationTotals = field(default_factory=SpeculationTotals)
 
 
 def pool_view(state: State, now_s: float, queue_max: int = 0, ended_max: int = 0) -> PoolView:
@@ -69,7 +74,8 @@ def pool_view(state: State, now_s: float, queue_max: int = 0, ended_max: int = 0
     queue = tuple(_queued_view(run, place, now_s) for place, run in enumerate(waiting, start=1))
     return PoolView(
         hosts, len(state.queue), state.accounts.held_gpu_s(state.leases, now_s), state.ready, queue,
-        tuple(state.journal.newest_ended(ended_max)),
+        tuple(state.journal.newest_ended(ended_max)), state.boots.count, tuple(state.provisioned.gpu_s.items()),
+        replace(state.speculation.totals),
     )
 
 

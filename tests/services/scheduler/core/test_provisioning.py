@@ -97,6 +97,14 @@ def test_host_that_never_boots_is_asked_for_again_after_its_time(small: Any) -> 
     assert small.one(act.PowerOn).count == 1
 
 
+def test_hosts_that_are_on_their_way_at_the_start_are_waited_for(new_rig: Any) -> None:
+    rig = new_rig(**{**SMALL, "provision_wait_s": 30.0})
+    rig.pass_time(29.0)
+    assert rig.all(act.PowerOn) == []
+    rig.pass_time(1.0)
+    assert rig.one(act.PowerOn).count == 1
+
+
 def test_refused_power_on_is_tried_again_after_a_pause(small: Any) -> None:
     for number in range(4):
         small.run(f"x{number}", f"s{number}")
