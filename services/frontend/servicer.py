@@ -76,7 +76,7 @@ class FrontendServicer(FrontendServiceServicer):
             response.skipped_reason = _SUPERSEDED
             return response
         self._metrics.edit_signal.observe(self._clock.monotonic_s() - arrived_s)
-        prepared = await self._prepared(session_id, request.request_id, recipe, state)
+        prepared = await self._prepared(session_id, request, recipe, state)
         if prepared is None:
             response.skipped_reason = _SUPERSEDED
         else:
@@ -105,6 +105,7 @@ class FrontendServicer(FrontendServiceServicer):
             priority=request.priority,
             needed_worker_id=request.needed_worker_id,
             needed_names=request.needed_names,
+            tenant=request.cell.tenant,
         )
         async with aclosing(self._news(run)) as stream:
             # To the stream's end: leaving before it would tell the scheduler that nobody wants the lease.
@@ -141,13 +142,14 @@ class FrontendServicer(FrontendServiceServicer):
         return await self._maker.derive(cell, state, editing=True), state
 
     async def _prepared(
-        self, session_id: SessionId, request_id: str, recipe: Recipe, state: StateFacts
+        self, session_id: SessionId, request: frontend_pb2.PrepareCellRequest, recipe: Recipe, state: StateFacts
     ) -> scheduler_pb2.RequestPreparationResponse | None:
         """The scheduler's answer, or None if a newer edit or a run came first."""
         self._end_wait(session_id)
         ended = self._preparing[session_id] = asyncio.get_running_loop().create_future()
         order = scheduler_pb2.RequestPreparationRequest(
-            request_id=request_id, session_id=session_id, epoch=state.epoch, recipe=recipe_to_proto(recipe)
+            request_id=request.request_id, session_id=session_id, epoch=state.epoch, recipe=recipe_to_proto(recipe),
+            tenant=request.cell.tenant,
         )
         call = asyncio.ensure_future(self._scheduler.RequestPreparation(order, timeout_s=PREPARATION_TIMEOUT_S))
         try:

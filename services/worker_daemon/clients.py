@@ -87,6 +87,7 @@ class Clients:
             cell=cell_text(session_id, body),
             edit_sequence=fields.integer(body, "edit_sequence", 0),
         )
+        request.cell.tenant = self.store.tenant
         response = await self._frontend.PrepareCell(request, timeout_s=PREPARE_TIMEOUT_S)
         return {
             "recipe": recipe_body(response.recipe),
@@ -99,6 +100,7 @@ class Clients:
         self, request: frontend_pb2.SubmitCellRequest
     ) -> AsyncGenerator[frontend_pb2.SubmitCellResponse, None]:
         """See RelayClients."""
+        request.cell.tenant = self.store.tenant
         async with self._frontend.SubmitCell(request, timeout_s=NO_DEADLINE) as news:
             async for item in news:
                 yield item

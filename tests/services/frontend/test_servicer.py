@@ -108,10 +108,10 @@ async def test_prepare_cpu_cell_skips_the_scheduler(rig: Any) -> None:
 async def test_prepare_gpu_cell_asks_the_scheduler(rig: Any) -> None:
     rig.store.put({"m": 64 * MIB}, epoch=3)
     rig.scheduler.may_prepare.set()
-    response = await rig.prepare("m(1)", 1)
+    response = await rig.prepare("m(1)", 1, tenant="team")
     assert (response.worker_id, response.prepare_ms, response.skipped_reason) == ("w-1", 12.5, "")
     (order,) = rig.scheduler.preparations
-    assert (order.request_id, order.session_id, order.epoch) == ("r-1", "s-1", 3)
+    assert (order.request_id, order.session_id, order.epoch, order.tenant) == ("r-1", "s-1", 3, "team")
     assert order.recipe == response.recipe
     assert rig.registry.get_sample_value("looseleaf_edit_signal_seconds_count") == 1
     assert rig.registry.get_sample_value("looseleaf_frontend_sessions") == 1
@@ -148,10 +148,10 @@ async def test_prepare_half_typed_text_has_a_partial_recipe(rig: Any) -> None:
 
 async def test_submit_passes_on_which_worker_the_cell_needs_and_for_what(rig: Any) -> None:
     rig.scheduler.may_lease.set()
-    async with rig.submit("next(it)", worker_id="w-7", names=("it",)) as stream:
+    async with rig.submit("next(it)", worker_id="w-7", names=("it",), tenant="team") as stream:
         assert [message async for message in stream]
     (run,) = rig.scheduler.runs
-    assert (run.needed_worker_id, list(run.needed_names)) == ("w-7", ["it"])
+    assert (run.needed_worker_id, list(run.needed_names), run.tenant) == ("w-7", ["it"], "team")
 
 
 async def test_submit_streams_recipe_queue_and_lease(rig: Any) -> None:

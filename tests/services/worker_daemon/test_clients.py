@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -42,6 +43,7 @@ class Frontend(FrontendServiceServicer):
         return frontend_pb2.PrepareCellResponse(recipe=recipe, worker_id="w-1", prepare_ms=2.0)
 
     async def SubmitCell(self, request: Any, context: Any) -> Any:
+        self.asked.append(request)
         await context.write(frontend_pb2.SubmitCellResponse(lease=types_pb2.Lease(lease_id="l-1")))
 
 
@@ -93,7 +95,7 @@ async def rig(tmp_path: Path) -> AsyncIterator[tuple[Clients, Frontend, Host, st
     async def addresses(_wanted: Any) -> dict[str, str]:
         return {"h0": f"unix:{tmp_path}/own.sock", "h1": address, "h2": f"unix:{tmp_path}/nobody.sock"}
 
-    store: Any = None
+    store: Any = SimpleNamespace(tenant="team")
     clients = Clients(
         store, new_channel(address, "frontend"), Peers(new_channel), HostId("h0"), evict, addresses
     )  # fmt: skip
@@ -128,11 +130,13 @@ async def test_preparation_comes_back_as_the_kernel_reads_it(rig: Any) -> None:
     reply = await clients.prepare(SESSION, {"source": "x", "edit_sequence": 4})
     assert (reply["worker_id"], reply["prepare_ms"], reply["recipe"]["label"]) == ("w-1", 2.0, "gpu")
     assert frontend.asked[0].edit_sequence == 4 and frontend.asked[0].request_id
+    assert frontend.asked[0].cell.tenant == "team"
 
 
 async def test_submit_streams_the_news(rig: Any) -> None:
     news = [item async for item in rig[0].submit(frontend_pb2.SubmitCellRequest(execution_id="x-1"))]
     assert [item.lease.lease_id for item in news] == ["l-1"]
+    assert rig[1].asked[0].cell.tenant == "team"
 
 
 async def test_workers_of_a_session_end_on_all_hosts_and_silent_ones_are_named(rig: Any) -> None:
