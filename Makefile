@@ -13,6 +13,11 @@ BUILT_STAMP := $(VENV)/.built
 GOLDEN_STAMP := $(VENV)/.set-up-golden
 BROWSER_STAMP := $(VENV)/.set-up-browser
 LAB_STAMP := $(VENV)/.set-up-lab
+# Of another JupyterLab, such as 4.4, with the Notebook of its time: make browser LAB=4.4
+LAB ?=
+OTHER_LAB := $(VENV)/lab-$(LAB)
+# Screenshots of the browser tests that the pages show.
+PICTURES := lab-ready lab-queued lab-outputs lab-details notebook-running
 LAB_MODULES := labextension/node_modules/.package-lock.json
 LAB_SOURCES := $(wildcard labextension/*.json labextension/*.toml labextension/looseleaf_lab/*.py labextension/schema/* \
 	labextension/style/* labextension/src/*.ts labextension/src/tests/*.ts)
@@ -29,7 +34,7 @@ NATIVE_TEST_SOURCES := $(wildcard csrc/dirty_tracker/tests/*.cpp) \
 	$(filter-out %_bindings.cpp %/cuda_stream.cpp, $(wildcard csrc/dirty_tracker/*.cpp))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup proto native demo test native-test lint type golden lab browser bench docs docs-example slow soak gpu-check \
+.PHONY: help setup proto native demo test native-test lint type golden lab browser bench docs docs-example docs-pictures slow soak gpu-check \
 	dist clean
 
 help:  ## show this list
@@ -111,14 +116,23 @@ lab: setup  ## build the JupyterLab extension and install it into .venv, with Ju
 	@command -v npm >/dev/null || { echo "lab needs node >= 20.19 with npm; none is here."; exit 1; }
 	$(MAKE) $(LAB_STAMP)
 
+# It has the extension as people get it, as a wheel, and nothing else of ours.
+$(VENV)/lab-%/.set-up: $(LAB_STAMP)
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install -q "jupyterlab==$*.*" "notebook>=7" jupyterlab_widgets
+	$(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w $(@D)/wheel ./labextension
+	$(@D)/bin/python -m pip install -q --no-deps $(@D)/wheel/*.whl
+	@touch $@
+
 # Where node or Chromium can't be had the tests skip, and say so.
-browser: setup $(BROWSER_STAMP)  ## drive JupyterLab and Notebook 7 in Chromium; screenshots go to out/browser
+browser: setup $(BROWSER_STAMP)  ## drive JupyterLab and Notebook 7 in Chromium, LAB=4.4 others; screenshots go to out/browser
 	@if command -v npm >/dev/null && $(MAKE) $(LAB_MODULES); then $(MAKE) $(LAB_STAMP); \
 		else echo "npm or its packages can't be had: the extension is not built"; fi
 	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
 		{ apt-get update -q && apt-get install -qy --no-install-recommends chromium fonts-dejavu-core; } >/dev/null || \
 		echo "Chromium could not be installed"
-	$(PYTEST) tests/browser -m browser -rs
+	$(if $(LAB),$(MAKE) $(OTHER_LAB)/.set-up)
+	$(if $(LAB),LOOSELEAF_LAB_PYTHON=$(abspath $(OTHER_LAB))/bin/python) $(PYTEST) tests/browser -m browser -rs
 
 bench: setup  ## measure: pytest-benchmark over bench/, each beside its reference (BENCH_ARGS adds options)
 	@mkdir -p $(OUT)
@@ -142,6 +156,10 @@ docs-example: setup  ## run docs/example.ipynb again, on a virtual GPU
 	@mkdir -p $(OUT)
 	$(BIN)/looseleaf run docs/example.ipynb -o $(OUT)/example.ipynb --device emulated --think 2
 	cp $(OUT)/example.ipynb docs/example.ipynb
+
+docs-pictures: browser  ## drive the browser and take its screenshots into docs/images
+	@mkdir -p docs/images
+	cp $(PICTURES:%=$(OUT)/browser/%.png) docs/images/
 
 dist: setup  ## build the sdist and the wheel into dist/
 	$(BIN)/python -m build --no-isolation

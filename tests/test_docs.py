@@ -13,6 +13,7 @@ import pytest
 from looseleaf.error_pages import page_of
 
 ROOT = Path(__file__).resolve().parents[1]
+PICTURE_BYTES_MAX = 100_000
 REASON = re.compile(r"[A-Z][A-Z0-9_]+")
 
 
@@ -27,6 +28,16 @@ def test_example_is_shown_as_it_was_run_from_first_to_last_cell() -> None:
     text = "".join(output.text for output in explained.outputs)
     # One line for each earlier cell; some of them have borrowed a GPU.
     assert len(text.splitlines()) == explained.execution_count and " gpu " in text
+
+
+def test_pictures_are_there_small_and_told_in_words() -> None:
+    shown = set()
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
+        for words, target in re.findall(r"!\[([^]]*)\]\(([^)]+)\)", page.read_text(encoding="utf-8")):
+            path = page.parent / target
+            assert len(words) > 20 and path.stat().st_size <= PICTURE_BYTES_MAX, f"{page.name}: {target}"
+            shown.add(path.name)
+    assert shown == {path.name for path in (ROOT / "docs" / "images").iterdir()}
 
 
 @pytest.mark.slow

@@ -29,6 +29,11 @@ WAITS_TIMEOUT_S = 600.0
 # too long fails, with its name, and not the test around it.
 TEST_TIMEOUT_S = WAITS_TIMEOUT_S + 2 * SERVER_TIMEOUT_S + 2 * PAGE_TIMEOUT_S
 POLL_S = 0.05
+WINDOW = {"width": 1280, "height": 900}
+# Of pictures that the pages show.
+SMALL = {"width": 1000, "height": 420}
+# In the addresses of our extension's files.
+OUR_ASSETS = "@looseleaf/lab"
 # The header comes first in a frame.
 MESSAGE_ID = re.compile(rb'"msg_id":\s*"([^"]+)"')
 
@@ -50,21 +55,24 @@ def own_id(frame: bytes) -> bytes:
 
 
 class JupyterServer:
-    """`jupyter lab` or `jupyter notebook` in a folder of its own, with our kernel and no token."""
+    """`jupyter lab` or `jupyter notebook` in a folder of its own, with our kernel and no token.
 
-    def __init__(self, program: str, folder: Path, endpoint: Path) -> None:
+    `python`: of the environment that has them. Kernels are this environment's in any case.
+    """
+
+    def __init__(self, program: str, folder: Path, endpoint: Path, python: str = sys.executable) -> None:
         self.root = folder / "notebooks"
         self.root.mkdir(parents=True)
         kernels = folder / "data" / "kernels" / "looseleaf"
         kernels.mkdir(parents=True)
         env = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
         (kernels / "kernel.json").write_text(json.dumps(kernel_spec(endpoint=str(endpoint), env=env)))
-        self._write_settings(folder)
+        self._write_settings(folder, program)
         self.log = folder / "server.log"
         self._output = self.log.open("wb")
         self._process = subprocess.Popen(
             [
-                sys.executable, "-m", f"jupyter{program}" if program == "lab" else program, "--no-browser",
+                python, "-m", f"jupyter{program}" if program == "lab" else program, "--no-browser",
                 "--allow-root", "--port=0", "--ip=127.0.0.1", "--IdentityProvider.token=", "--ServerApp.password=",
                 f"--ServerApp.root_dir={self.root}", "--ServerApp.disable_check_xsrf=True",
             ],
@@ -87,11 +95,14 @@ class JupyterServer:
         }  # fmt: skip
 
     @staticmethod
-    def _write_settings(folder: Path) -> None:
-        """No questions about news, which would cover the page."""
-        path = folder / "settings" / "@jupyterlab" / "apputils-extension" / "notification.jupyterlab-settings"
-        path.parent.mkdir(parents=True)
-        path.write_text('{"fetchNews": "false", "checkForUpdates": false}')
+    def _write_settings(folder: Path, program: str) -> None:
+        """No questions about news, which would cover the page. Lab is light, Notebook is dark."""
+        settings = folder / "settings" / "@jupyterlab" / "apputils-extension"
+        settings.mkdir(parents=True)
+        news = settings / "notification.jupyterlab-settings"
+        news.write_text('{"fetchNews": "false", "checkForUpdates": false}')
+        theme = "JupyterLab Dark" if program == "notebook" else "JupyterLab Light"
+        (settings / "themes.jupyterlab-settings").write_text(json.dumps({"theme": theme}))
 
     def _serving(self, folder: Path) -> str:
         assert self._process.poll() is None, self.log.read_text()
@@ -160,6 +171,10 @@ class Page:
         page.set_default_timeout(PAGE_TIMEOUT_S * 1000)
         page.on("dialog", lambda dialog: dialog.accept())
         page.on("websocket", self._listen)
+        page.on("console", self._note_complaint)
+        page.on("pageerror", lambda error: self._note_fault(str(error), error.stack or ""))
+        # What the console and uncaught exceptions say of our extension.
+        self.complaints: list[str] = []
         # Messages between page and kernel that are about edits.
         self.edits_sent: list[bytes] = []
         self.edits_answered: list[bytes] = []
@@ -178,6 +193,15 @@ class Page:
         """The first true value of `condition`; no wait is longer than what is left of all waits for this page."""
         left_s = max(0.0, self._waits_end_s - time.monotonic())
         return wait_until(condition, what, min(PAGE_TIMEOUT_S, left_s))
+
+    def _note_complaint(self, message: Any) -> None:
+        # By where it is from, not by what it names: JupyterLab itself complains of plugins that a slow machine loads.
+        if message.type in ("error", "warning"):
+            self._note_fault(message.text, message.location.get("url", ""))
+
+    def _note_fault(self, text: str, where: str) -> None:
+        if OUR_ASSETS in where:
+            self.complaints.append(f"{text} ({where[:200]})")
 
     def _listen(self, socket: Any) -> None:
         socket.on("framesent", self._note_sent)
@@ -277,9 +301,11 @@ class Page:
         """The line under the cell, empty if there is none."""
         return "".join(self.cell(place).locator(".ll-Footer").all_inner_texts())
 
-    def shot(self, name: str) -> None:
-        """A screenshot into out/."""
+    def shot(self, name: str, size: dict[str, int] = SMALL) -> None:
+        """A screenshot into out/, of a window of this size; `make docs-pictures` takes some of them into the pages."""
+        self.page.set_viewport_size(size)
         self.page.screenshot(path=self._shots / f"{name}.png")
+        self.page.set_viewport_size(WINDOW)
 
 
 KEEP_SOCKETS = """

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.metadata
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,9 +15,15 @@ import pytest
 from looseleaf.local.cluster import LocalCluster
 
 sys.path.insert(0, str(Path(__file__).parent))
-from browser_rig import JupyterServer, Page
+from browser_rig import WINDOW, JupyterServer, Page
 
-SHOTS = Path(__file__).resolve().parents[2] / "out" / "browser"
+# Of an environment with another JupyterLab and Notebook; `make browser LAB=4.4` makes one.
+LAB_PYTHON = os.environ.get("LOOSELEAF_LAB_PYTHON", sys.executable)
+SHOTS = Path(__file__).resolve().parents[2] / "out" / ("browser" if sys.executable == LAB_PYTHON else "browser-other")
+VERSIONS = (
+    "from importlib.metadata import version\n"
+    "for name in ('jupyterlab', 'notebook', 'looseleaf-lab'): print(name, version(name))"
+)
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 # By program: the page of a notebook, in JupyterLab a workspace of its own, and where the state is shown.
 PAGES = {
@@ -34,11 +41,11 @@ def _chromium() -> str:
 def browser() -> Iterator[Any]:
     """A headless Chromium; skips where it, playwright or the extension is missing."""
     sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: run `make browser`")
-    for package in ("looseleaf-lab", "jupyterlab", "notebook"):
-        try:
-            importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            pytest.skip(f"{package} is not installed: run `make browser`, which needs node for looseleaf-lab")
+    asked = subprocess.run([LAB_PYTHON, "-c", VERSIONS], capture_output=True, text=True, timeout=60, check=False)
+    if asked.returncode != 0:
+        missing = asked.stderr.strip().rpartition("\n")[2]
+        pytest.skip(f"{LAB_PYTHON}: {missing}: run `make browser`, which needs node for looseleaf-lab")
+    print(", ".join(asked.stdout.splitlines()))
     path = _chromium()
     with sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(
@@ -66,7 +73,7 @@ def program(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def server(cluster: LocalCluster, program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JupyterServer]:
     """One Jupyter server for the tests of a module."""
-    server = JupyterServer(program, tmp_path_factory.mktemp(program), cluster.kernel_socket("h0"))
+    server = JupyterServer(program, tmp_path_factory.mktemp(program), cluster.kernel_socket("h0"), LAB_PYTHON)
     yield server
     server.stop()
 
@@ -77,12 +84,14 @@ def open_notebook(
 ) -> Iterator[Callable[..., Page]]:
     """Writes a notebook and opens it: (stem of its name, cells, metadata by place)."""
     SHOTS.mkdir(parents=True, exist_ok=True)
-    context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context = browser.new_context(viewport=WINDOW)
     place, item = PAGES[program]
+    opened: list[Page] = []
 
     def open_(stem: str, cells: list[str], metadata: dict[int, dict[str, Any]] | None = None) -> Page:
         server.write(f"{stem}.ipynb", cells, metadata)
-        return Page(context.new_page(), f"{server.url}/{place.format(stem=stem)}", item, SHOTS)
+        opened.append(Page(context.new_page(), f"{server.url}/{place.format(stem=stem)}", item, SHOTS))
+        return opened[-1]
 
     yield open_
     try:
@@ -92,3 +101,4 @@ def open_notebook(
     finally:
         context.close()
         server.end_kernels()
+    assert [complaint for page in opened for complaint in page.complaints] == []

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from browser_rig import TEST_TIMEOUT_S, JupyterServer, Page
+from browser_rig import TEST_TIMEOUT_S, WINDOW, JupyterServer, Page
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(TEST_TIMEOUT_S)]
 PROGRAM = "lab"
@@ -15,14 +15,14 @@ WEIGHTS = "import torch\nw = torch.ones(8).cuda()"
 
 
 def until(path: Path) -> str:
-    """A GPU cell that runs until this file is there."""
-    return f"import pathlib, time\nw += 1\nwhile not pathlib.Path({str(path)!r}).exists(): time.sleep(0.02)"
+    """A GPU cell that runs until this file of the notebooks' folder is there."""
+    return f"import os, time\nw += 1\nwhile not os.path.exists({path.name!r}):\n    time.sleep(0.02)"
 
 
 def test_cell_is_prepared_while_it_is_typed_and_the_kernel_stays_busy_while_it_runs(
-    open_notebook: Callable[..., Page], server: JupyterServer, tmp_path: Path
+    open_notebook: Callable[..., Page], server: JupyterServer
 ) -> None:
-    go = tmp_path / "go"
+    go = server.root / "go"
     page = open_notebook("work", ["", until(go), "", ""])
     page.type(0, WEIGHTS)
     page.wait_state("ready")
@@ -51,8 +51,10 @@ def test_cell_is_prepared_while_it_is_typed_and_the_kernel_stays_busy_while_it_r
     page.wait_until(lambda: server.kernel_state("work.ipynb") == "idle", "an idle kernel")
 
 
-def test_cell_that_waits_for_a_gpu_tells_its_place_and_why(open_notebook: Callable[..., Page], tmp_path: Path) -> None:
-    go = tmp_path / "go"
+def test_cell_that_waits_for_a_gpu_tells_its_place_and_why(
+    open_notebook: Callable[..., Page], server: JupyterServer
+) -> None:
+    go = server.root / "go-first"
     first = open_notebook("first", [WEIGHTS + "\n" + until(go)])
     second = open_notebook("second", ["%%gpu\nprint('mine')"])
     first.run(0)
@@ -80,7 +82,7 @@ def test_widgets_figures_questions_and_interrupts_of_gpu_cells_are_shown(open_no
     page.run(2)
     page.cell(2).locator(".jp-OutputArea-output img").wait_for()
     page.wait_ended(2, 3)
-    page.shot("lab-outputs")
+    page.shot("lab-outputs", WINDOW)
     page.run(3)
     page.answer(3, "Ada")
     page.wait_output(3, "hello Ada")
@@ -93,9 +95,9 @@ def test_widgets_figures_questions_and_interrupts_of_gpu_cells_are_shown(open_no
 
 
 def test_restarted_kernel_reloaded_page_and_lost_connection_go_on(
-    open_notebook: Callable[..., Page], tmp_path: Path
+    open_notebook: Callable[..., Page], server: JupyterServer
 ) -> None:
-    go = tmp_path / "go"
+    go = server.root / "go-again"
     page = open_notebook("again", [WEIGHTS, until(go), "'w' in globals()", ""])
     page.run(0)
     page.wait_ended(0, 1)
@@ -125,6 +127,8 @@ def test_restarted_kernel_reloaded_page_and_lost_connection_go_on(
     before = len(page.sent(text))
     page.drop_connections()
     page.wait_until(lambda: len(page.sent(text)) > before, "the text once more, by the new connection")
+    assert "disconnected" in page.states()
+    page.wait_state("released", "ready")
 
 
 def test_private_cells_and_all_cells_behind_the_switch_stay_in_the_page(open_notebook: Callable[..., Page]) -> None:
