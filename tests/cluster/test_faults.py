@@ -155,7 +155,10 @@ def _workers(notebook: Any) -> dict[str, int]:
 def test_store_restarted_between_cells_goes_unnoticed(cluster: LocalCluster, shared: Any) -> None:
     shared.ok("import torch\nx = torch.arange(5.0)")
     shared.ok("y = x.cuda() * 2")
+    pid = cluster.pid("checkpoint-store")
     cluster.kill("checkpoint-store")
+    # Longer than a cell waits for it, a busy machine may take to start it.
+    cluster.wait_serving("checkpoint-store", other_than=pid)
     assert shared.ok("%%gpu\ny.sum().item()").value == "20.0"
 
 
