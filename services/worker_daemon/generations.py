@@ -30,10 +30,11 @@ LOOK_INTERVAL_S: Final = 2.0
 class ZygoteGenerations:
     """Forks workers from packages as they are installed now.
 
-    `new_zygote` makes a base that is not started; `cache` forks further zygotes from it, and workers.
+    `new_zygote` makes a base that is not started, with these imports besides the configured ones; `cache` forks further
+    zygotes from it, and workers.
     """
 
-    def __init__(self, new_zygote: Callable[[], Zygote], cache: ImportCache) -> None:
+    def __init__(self, new_zygote: Callable[[tuple[str, ...]], Zygote], cache: ImportCache) -> None:
         self.cache = cache
         self._new_zygote = new_zygote
         self._rules = GenerationRules()
@@ -55,7 +56,9 @@ class ZygoteGenerations:
         self._watcher = asyncio.create_task(self._watch(), context=Context())
 
     def _add(self, number: int) -> Zygote:
-        zygote = self._zygotes[number] = self._new_zygote()
+        # What the tree before it had learned.
+        learned = self.cache.learned(TreeKey(number - 1))
+        zygote = self._zygotes[number] = self._new_zygote(learned)
         key = TreeKey(number)
         self.cache.open(key, zygote)
 

@@ -14,6 +14,7 @@ import structlog
 
 from looseleaf.errors import LooseLeafError, Timeout, Unavailable
 from looseleaf.services.worker_daemon.core import zygote_events as ev
+from looseleaf.services.worker_daemon.core.zygote_base import learned_base
 from looseleaf.services.worker_daemon.core.zygote_events import Action, Event, ForkFailure
 from looseleaf.services.worker_daemon.core.zygote_facts import Prober, ProbeResult, Verdict
 from looseleaf.services.worker_daemon.core.zygote_nodes import Node, NodeId, TreeKey, TreeLimits
@@ -57,7 +58,8 @@ class ImportCache:
         self._workers: dict[int, tuple[NodeId, str]] = {}
         self._next_request = 1
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._stopped = False
+        # Ends of zygotes that served one worker: these are waited for.
+        self._ending: set[asyncio.Task[None]] = set()
 
     @property
     def tail_pids(self) -> list[int]:
@@ -86,6 +88,11 @@ class ImportCache:
         if hopeless:
             self._hopeless[key].set()
         self.tell(ev.BaseDown(key, hopeless))
+
+    def learned(self, key: TreeKey) -> tuple[str, ...]:
+        """What the base of the tree after this one should import besides the configured set; empty if there is none."""
+        tree = self.rules.trees.get(key)
+        return learned_base(tree, self.rules.nodes.values(), self.rules.times) if tree is not None else ()
 
     def close(self, key: TreeKey) -> None:
         """Nobody forks from it any more: its tail ends."""
@@ -155,7 +162,8 @@ class ImportCache:
             await zygote.start()
             return await zygote.fork(title, env, fds)
         finally:
-            self._spawn(zygote.stop())
+            self._ending.add(ending := asyncio.create_task(zygote.stop(), context=Context()))
+            ending.add_done_callback(self._ending.discard)
 
     def _note_worker(self, pid: int, node_id: NodeId, title: str) -> None:
         self._workers[pid] = node_id, title
@@ -286,7 +294,7 @@ class ImportCache:
         """Ends every tail node; workers live on."""
         for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._ending, return_exceptions=True)
         nodes = list(self._nodes.values())
         self._nodes.clear()
         for node in nodes:

@@ -68,6 +68,10 @@ def host_memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
+def _with(imports: tuple[str, ...], learned: tuple[str, ...]) -> tuple[str, ...]:
+    return (*imports, *(name for name in learned if name not in imports))
+
+
 async def build(service: Service[DaemonConfig]) -> Sequence[Registration]:
     """Puts the host together; it is ready when its zygote is and the scheduler has heard of it."""
     return await _Builder(service).build()
@@ -144,7 +148,10 @@ class _Builder:
         self.reaper.start()
         self.service.on_stop(self._stop_reaper)
         settings = self._zygote_settings()
-        zygotes = ZygoteGenerations(lambda: Zygote(settings, self.reaper), self._import_cache(settings))
+        zygotes = ZygoteGenerations(
+            lambda learned: Zygote(replace(settings, imports=_with(settings.imports, learned)), self.reaper),
+            self._import_cache(settings),
+        )
         metrics = DaemonMetrics(self.service.registry)
         metrics.follow(zygotes)
         await zygotes.start()

@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextvars import Context
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -193,11 +193,19 @@ class Zygote:
             await self._start()
         except LooseLeafError as error:
             log.error("zygote_restart_failed", reason=error.reason, text=error.message)
+            self._do_without(str(error.fields.get("culprit") or error.fields.get("name") or ""))
             return False
         except Exception:
             log.exception("zygote_restart_failed")
             return False
         return True
+
+    def _do_without(self, name: str) -> None:
+        """The next start leaves out the import at which the last one failed: a base with less serves, none does not."""
+        if name in self.settings.imports:
+            log.warning("base_import_dropped", name=name)
+            left = tuple(other for other in self.settings.imports if other != name)
+            self.settings = replace(self.settings, imports=left)
 
     async def fork(
         self, title: str, env: dict[str, str], fds: Sequence[int], kind: str = "worker", imports: Sequence[str] = ()

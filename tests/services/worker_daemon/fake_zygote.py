@@ -23,7 +23,8 @@ def main() -> None:
     if how == "die":
         sys.exit(3)
     if how == "unclean":
-        send(control, {"t": "ERR", "id": 0, "errno": 0, "text": "FORBIDDEN_MODULE: ray"})
+        text = "FORBIDDEN_MODULE: ray"
+        send(control, {"t": "ERR", "id": 0, "errno": 0, "text": text, "verdict": "grpc-like", "culprit": "math"})
         sys.exit(3)
     if how == "mute":
         time.sleep(1000)

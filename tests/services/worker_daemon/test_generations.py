@@ -60,7 +60,7 @@ class Rig:
         reaper: Any = FakeReaper()
         self.generations = ZygoteGenerations(new, ImportCache(CacheSettings(new), reaper))
 
-    def _new(self) -> StandIn:
+    def _new(self, learned: tuple[str, ...] = ()) -> StandIn:
         self.made.append(StandIn(len(self.made) + 1, self.folder))
         return self.made[-1]
 

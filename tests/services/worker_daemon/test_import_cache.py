@@ -54,8 +54,9 @@ class Host:
             CacheSettings(lambda: Zygote(settings, self.reaper), TreeLimits(), Believer(), str(folder / "zygote.log")),
             self.reaper,
         )
-        self.zygotes = ZygoteGenerations(lambda: Zygote(settings, self.reaper), cache)
+        self.zygotes = ZygoteGenerations(lambda _learned: Zygote(settings, self.reaper), cache)
         self.channels: list[socket.socket] = []
+        self.ends: list[asyncio.Future[int]] = []
 
     @property
     def cache(self) -> ImportCache:
@@ -74,7 +75,9 @@ class Host:
                     self.channels.append(ours)
                     with theirs:
                         try:
-                            return await request.fork("ll-worker:w", {}, [theirs.fileno(), null, null, null])
+                            pid = await request.fork("ll-worker:w", {}, [theirs.fileno(), null, null, null])
+                            self.ends.append(self.reaper.exit_status(pid))
+                            return pid
                         except LooseLeafError:
                             if not request.again:
                                 raise
@@ -98,7 +101,8 @@ class Host:
         await self.zygotes.stop()
         for channel in self.channels:
             channel.close()
-        await until(lambda: not self.cache._workers)
+        await within(asyncio.gather(*self.ends))
+        assert not self.cache._workers
         self.reaper.stop()
 
 

@@ -58,7 +58,7 @@ async def test_tasks_that_all_sessions_share_have_no_ids_of_the_cell_that_began_
             if self._keeper is not None:
                 self._keeper.cancel()
 
-    def new_zygote() -> Zygote:
+    def new_zygote(learned: tuple[str, ...] = ()) -> Zygote:
         return Quiet(ZygoteSettings("python", ()), FakeReaper())
 
     async def work(name: str) -> None:

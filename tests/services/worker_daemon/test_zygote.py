@@ -150,6 +150,23 @@ async def test_killed_zygote_that_cannot_start_again_is_tried_until_it_can(
     channel.close()
 
 
+async def test_restart_leaves_out_the_import_that_made_a_start_fail(
+    new_zygote: NewZygote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zygote = await new_zygote("fork")
+    down: list[bool] = []
+
+    def on_down(hopeless: bool) -> None:
+        down.append(hopeless)
+        # From the start that follows a failed one on, all is well.
+        monkeypatch.setenv("FAKE_ZYGOTE", "fork" if hopeless else "unclean")
+
+    zygote.on_down = on_down
+    os.kill(zygote.pid, signal.SIGKILL)
+    await until(lambda: zygote.imports == ("json",) and zygote._serving.is_set())
+    assert down == [False, True]
+
+
 async def test_stop_ends_the_zygote_and_no_fork_follows(
     new_zygote: NewZygote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
