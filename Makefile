@@ -120,8 +120,8 @@ lab: setup  ## build the JupyterLab extension and install it into .venv, with Ju
 $(VENV)/lab-%/.set-up: $(LAB_STAMP)
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install -q "jupyterlab==$*.*" "notebook>=7" jupyterlab_widgets
-	$(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w $(@D)/wheel ./labextension
-	$(@D)/bin/python -m pip install -q --no-deps $(@D)/wheel/*.whl
+	rm -rf $(@D)/wheel && $(BIN)/python -m pip wheel -q --no-deps --no-build-isolation -w $(@D)/wheel ./labextension
+	$(@D)/bin/python -m pip install -q --no-deps --force-reinstall $(@D)/wheel/*.whl
 	@touch $@
 
 # Where node or Chromium can't be had the tests skip, and say so.

@@ -80,4 +80,5 @@ class Predictions:
 
     def _likely(self, ended: NextCell, notebook: str) -> list[NextCell]:
         saved = read_notebook(notebook) if notebook else None
-        return (cells_behind(saved, ended) if saved is not None else []) or self._order.after(ended.cell_id)
+        # The file tells what is private; the order of runs does not.
+        return self._order.after(ended.cell_id) if saved is None else cells_behind(saved, ended)

@@ -134,6 +134,18 @@ def test_next_cells_are_prepared_until_one_needs_a_gpu_unless_somebody_tells(tmp
     asyncio.run(main())
 
 
+def test_private_cell_is_not_guessed_from_the_order_of_runs(tmp_path: Path) -> None:
+    path = tmp_path / "a.ipynb"
+    path.write_text(json.dumps(notebook(code("a", "x = 1"), code("b", "y", tags=["looseleaf-private"]))))
+
+    async def main() -> None:
+        guesses = Guesses(str(path), {})
+        for cell in (FIRST, NextCell("b", "y"), FIRST):
+            assert await guesses.end(cell) == []
+
+    asyncio.run(main())
+
+
 def test_without_a_file_the_cell_that_came_after_last_time_is_prepared() -> None:
     async def main() -> None:
         guesses = Guesses("", {})
