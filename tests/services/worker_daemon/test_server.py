@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import pwd
 import socket
 import sys
 from collections.abc import AsyncIterator
@@ -16,7 +17,7 @@ from daemon_fakes import until, within
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from looseleaf.config import DaemonConfig
-from looseleaf.errors import InvalidArgument, LooseLeafError, Unavailable
+from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed, Unavailable
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.aio_rpc import AsyncLink
 from looseleaf.rpc.client import open_channel
@@ -186,3 +187,27 @@ async def test_daemon_reports_the_address_it_advertises_and_cells_that_see_a_gpu
     service.request_stop("test ended")
     assert await within(running) == 0
     await within(serving)
+
+
+@pytest.mark.leaks_ok(LISTENER)
+async def test_user_of_workers_that_this_host_does_not_have_stops_the_daemon(rig: Rig) -> None:
+    rig.config = rig.config.model_copy(update={"worker_user": "nobody-of-that-name"})
+    with pytest.raises(PreconditionFailed, match="WORKER_USER_REFUSED"):
+        await within(rig.service().run(build))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may run workers as another user")
+async def test_kernel_socket_is_given_to_the_user_of_workers_and_heartbeats_tell_the_memory_of_gpus(rig: Rig) -> None:
+    user = next((row for row in pwd.getpwall() if row.pw_uid != 0), None)
+    if user is None:
+        pytest.skip("this host has no other user")
+    rig.config = rig.config.model_copy(update={"worker_user": str(user.pw_uid)})
+    rig.scheduler.may_hear.set()
+    service = rig.service()
+    running = asyncio.create_task(service.run(build))
+    await until(lambda: bool(rig.scheduler.heartbeats))
+    found = rig.config.kernel_socket.stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (user.pw_uid, user.pw_gid, 0o600)
+    assert list(rig.scheduler.heartbeats[0].gpu_used_bytes) == [0, 0, 0, 0]
+    service.request_stop("test ended")
+    assert await within(running) == 0
