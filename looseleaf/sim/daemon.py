@@ -19,12 +19,12 @@ class SimWorker:
     """One worker process. `source_hash`: the recipe whose closure it holds in host memory.
 
     `gpus`: where its context is open. `loaded`: the recipe whose payloads lie on them. `state_of`: the number of the
-    session's last GPU cell whose state it has, as it ran it.
+    session's last GPU cell whose state it has, as it ran it. `leased`: a cell starts, runs or is saved on it.
     """
 
     __slots__ = (
-        "execution_id", "gpus", "has_run", "loaded", "ready_at_s", "report", "resident_bytes", "session", "session_id",
-        "source_hash", "stage", "state_of", "version", "worker_id",
+        "execution_id", "gpus", "has_run", "leased", "loaded", "ready_at_s", "report", "resident_bytes", "session",
+        "session_id", "source_hash", "stage", "state_of", "version", "worker_id",
     )  # fmt: skip
 
     def __init__(self, worker_id: WorkerId, session: Session, session_id: SessionId) -> None:
@@ -33,7 +33,7 @@ class SimWorker:
         self.session_id = session_id
         self.source_hash = self.loaded = ""
         self.gpus: tuple[int, ...] = ()
-        self.has_run = False
+        self.has_run = self.leased = False
         self.state_of = 0
         self.stage = WorkerStage.FORKED
         self.version = Version(0)
@@ -51,8 +51,10 @@ class SimWorker:
         """As a heartbeat lists it; the same object while nothing changed."""
         if self.report is None:
             gpus = self.gpus if self.resident else ()
+            idle_stage = WorkerStage.COMPLETED if self.has_run else WorkerStage.HOST_READY
+            stage = self.stage if gpus or self.stage is not WorkerStage.DEVICE_READY else idle_stage
             self.report = WorkerReport(
-                self.worker_id, self.session_id, self.stage, self.version, self.source_hash, gpus, self.execution_id,
+                self.worker_id, self.session_id, stage, self.version, self.source_hash, gpus, self.execution_id,
                 self.resident_bytes,
             )
         return self.report
@@ -93,7 +95,7 @@ class SimDaemon:
     def load(self, worker: SimWorker, gpus: Sequence[int], what: str, resident_bytes: int) -> None:
         """The worker takes device memory for `what` on `gpus`."""
         self.unload(worker)
-        worker.gpus, worker.loaded, worker.resident_bytes = tuple(gpus), what, resident_bytes
+        worker.gpus, worker.loaded, worker.resident_bytes, worker.report = tuple(gpus), what, resident_bytes, None
         for index in worker.gpus:
             self._holders[index].add(worker.worker_id)
         self._settle(worker.gpus)
@@ -102,12 +104,12 @@ class SimDaemon:
         """Its device memory is free; the context stays."""
         for index in worker.gpus:
             self._holders[index].discard(worker.worker_id)
-        worker.loaded = ""
+        worker.loaded, worker.report = "", None
         self._settle(worker.gpus)
 
     def end(self, worker: SimWorker) -> None:
         """The process is gone."""
-        assert worker.execution_id not in {lease.execution_id for lease in self.leases.values()}, "ended while it ran"
+        assert not worker.leased, f"{worker.worker_id} is ended while a cell runs on it"
         self.unload(worker)
         del self.workers[worker.worker_id]
         if self.arriving.get(worker.session_id) is worker:
@@ -120,12 +122,13 @@ class SimDaemon:
             for other in sorted(self._holders[index] - {worker.worker_id}):
                 self._yield(self.workers[other], index)
             self._leased[index] = GpuState.PREPARING
+        worker.leased = True
         self.leases[lease.lease_id] = lease
         self._settle(lease.gpu_indices)
 
     def _yield(self, worker: SimWorker, index: int) -> None:
         """Data that are only on their way to a GPU make way for a lease; the policy learns of it with their end."""
-        under_way = worker.ready_at_s > self._world.engine.now_s and not worker.stage.busy
+        under_way = worker.ready_at_s > self._world.engine.now_s and not worker.leased
         assert under_way, f"GPU {index} of {self.host_id} is leased over {worker.worker_id}"
         self.unload(worker)
 

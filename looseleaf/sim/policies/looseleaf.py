@@ -169,7 +169,7 @@ class LooseLeafPolicy:
             return
         if stage is WorkerStage.DEVICE_READY and not worker.loaded and not daemon.leased(worker.gpus):
             daemon.load(worker, worker.gpus, action.recipe.source_hash, action.recipe.device_bytes)
-        if not worker.stage.busy:
+        if not worker.leased:
             worker.change(WorkerStage.COMPLETED if worker.has_run and stage is WorkerStage.HOST_READY else stage)
         self._tell(ev.WorkerPrepared(
             action.request_id, worker.worker_id, took_s * 1000, resident_bytes=worker.resident_bytes,
@@ -254,7 +254,7 @@ class LooseLeafPolicy:
 
     def _saved(self, session: Session) -> None:
         daemon, lease, worker = self._running.pop(session.index)
-        worker.source_hash = ""
+        worker.source_hash, worker.leased = "", False
         worker.change(WorkerStage.COMPLETED)
         daemon.set_lease_state(lease, None)
         self._report(lease, worker, ExecutionState.SAVED)
@@ -269,13 +269,18 @@ class LooseLeafPolicy:
 
 
 def sim_limits(world: World) -> Limits:
-    """The defaults, with provisioning on, and times that fit rare heartbeats and starts without an import cache."""
+    """The service's defaults but for what follows.
+
+    Times fit rare heartbeats and starts without an import cache. Hosts follow the peak of the last 5 minutes and a
+    quarter, without a host in reserve. All sessions are of one tenant, which may use the whole pool. Host memory bounds
+    prepared workers: 8 GPUs' host keeps 64 of 0.5 GiB in the median. Workers may be prepared up to device_ready.
+    """
     return Limits(
         heartbeat_suspect_s=3 * HEARTBEAT_S, heartbeat_dead_s=10 * HEARTBEAT_S, start_timeout_s=3600.0,
         news_at_once_max=0, hosts_min=1, hosts_max=10_000, headroom_hosts=0, headroom_share=0.25,
         gpus_per_host=world.model.hosts.gpus,
         boot_timeout_s=10 * world.model.hosts.boot_s, prepare_stage_max=WorkerStage.DEVICE_READY,
-        tenant_speculation_share=1.0,
+        tenant_speculation_share=1.0, prepared_max_per_host=64,
     )
 
 
