@@ -11,6 +11,7 @@ from looseleaf.services.scheduler.core.fencing import see_epoch
 from looseleaf.services.scheduler.core.hosts import HostTable
 from looseleaf.services.scheduler.core.journal import reopenable
 from looseleaf.services.scheduler.core.leases import LeaseStatus
+from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.queue import PRIORITIES, Run, rank_s
 from looseleaf.services.scheduler.core.refusals import (
     ended_error,
@@ -95,7 +96,7 @@ def _admit(state: State, event: RunRequested, record: ExecutionRecord | None, no
     if 0 < state.limits.tenant_gpus_max < event.recipe.gpu_count:
         state.refuse(event.request_id, over_tenant_quota(event.recipe.gpu_count, state.limits.tenant_gpus_max))
         return
-    misfit = never_fits(state.hosts, event.recipe) if state.ready else None
+    misfit = never_fits(state.hosts, event.recipe, state.limits) if state.ready else None
     if misfit is not None:
         state.refuse(event.request_id, misfit)
         return
@@ -105,9 +106,12 @@ def _admit(state: State, event: RunRequested, record: ExecutionRecord | None, no
     state.dirty = True
 
 
-def never_fits(table: HostTable, recipe: RecipeFacts) -> LooseLeafError | None:
-    """Why none of the hosts, alive or not, can ever run it; None if one can, or if there is none with GPUs."""
-    if any(host.holds(recipe) for host in table.with_gpus()):
+def never_fits(table: HostTable, recipe: RecipeFacts, limits: Limits) -> LooseLeafError | None:
+    """Why none of the hosts, alive or not, can ever run it; None if one can, or if there is none with GPUs.
+
+    Where hosts are started by demand, one like those that there once were may come again.
+    """
+    if any(host.holds(recipe) for host in table.with_gpus()) or (limits.hosts_max and table.could_hold(recipe)):
         return None
     hosts = list(table.with_gpus())
     if not hosts:

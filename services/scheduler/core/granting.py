@@ -76,7 +76,7 @@ def _refuse_for_need(state: State, run: Run, now_s: float) -> None:
 
 def _refuse_misfits(state: State) -> None:
     for run in state.queue:
-        misfit = never_fits(state.hosts, run.recipe)
+        misfit = never_fits(state.hosts, run.recipe, state.limits)
         if misfit is not None:
             refuse_run(state, run, misfit)
 

@@ -53,6 +53,7 @@ def heartbeat_received(state: State, event: HeartbeatReceived, now_s: float) -> 
         state.dirty = True
     if capacity != (host.gpu_count, host.gpu_memory_bytes):
         state.capacity_changed = state.dirty = True
+        state.hosts.learn_shape(host)
         state.hosts.touch(host.host_id)
     state.act(AnswerHeartbeat(event.request_id, tuple(renewed), tuple(unknown)))
 

@@ -126,14 +126,18 @@ class Host:
 
     def holds(self, recipe: RecipeFacts) -> bool:
         """True if the cell's GPUs and what it needs on them fit on this host when nobody else is there."""
-        if self.gpu_count < recipe.gpu_count:
-            return False
-        # A host that does not tell its memory is taken at its word only when the cell fails.
-        return not self.gpu_memory_bytes or recipe.device_bytes <= recipe.gpu_count * self.gpu_memory_bytes
+        return fits(self.gpu_count, self.gpu_memory_bytes, recipe)
 
     def record(self) -> HostRecord:
         """What the journal keeps of it."""
         return HostRecord(self.host_id, self.address, self.incarnation, self.alive)
+
+
+def fits(gpu_count: int, gpu_memory_bytes: int, recipe: RecipeFacts) -> bool:
+    """True if the cell fits on so many GPUs of that memory. 0 bytes are not known: then the cell itself will tell."""
+    if gpu_count < recipe.gpu_count:
+        return False
+    return not gpu_memory_bytes or recipe.device_bytes <= recipe.gpu_count * gpu_memory_bytes
 
 
 class HostTable:
@@ -149,6 +153,7 @@ class HostTable:
         # Hosts whose room must be looked at again.
         self.changed: set[HostId] = set()
         self._unindexed: set[HostId] = set()
+        self._shapes: set[tuple[int, int]] = set()
         self._sessions_on: dict[HostId, set[SessionId]] = {}
         self._hosts_of: dict[SessionId, set[HostId]] = {}
 
@@ -190,6 +195,15 @@ class HostTable:
     def awaited(self) -> bool:
         """True while a host that the journal knew alive has not reported."""
         return any(host.awaited for host in self._hosts.values())
+
+    def learn_shape(self, host: Host) -> None:
+        """Remembers what hosts there can be, beyond the life of this one."""
+        if host.gpu_count and len(self._shapes) < self._limits.host_shapes_max:
+            self._shapes.add((host.gpu_count, host.gpu_memory_bytes))
+
+    def could_hold(self, recipe: RecipeFacts) -> bool:
+        """True if a host like one that there once was can hold the cell."""
+        return any(fits(count, memory_bytes, recipe) for count, memory_bytes in self._shapes)
 
     def with_gpus(self) -> Iterator[Host]:
         """Every known host with GPUs, whatever its liveness, ordered by id."""

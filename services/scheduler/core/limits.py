@@ -21,6 +21,8 @@ class Limits:
     # Sessions whose epoch is remembered beyond their last lease, run or worker.
     sessions_max: int = 50_000
     hosts_known_max: int = 10_000
+    # Kinds of hosts, by GPUs and memory, that are remembered beyond their life.
+    host_shapes_max: int = 64
     # Superseded incarnations of one host that are still recognised as old.
     incarnations_max: int = 16
     # Speculative (prepared, never run) workers on one host.

@@ -101,8 +101,7 @@ def _options(
     """Placements on one host, each with a grade of the worker it offers, 0 the readiest."""
     found = []
     needed = run.need.worker_id
-    own = [worker for worker in room.idle if worker.session_id == run.session_id]
-    for worker in own:
+    for worker in room.idle_of(run.session_id):
         if needed and worker.worker_id != needed:
             continue
         option = _on_worker(run, room, worker, now_s, limits)

@@ -106,7 +106,9 @@ def _host_for_new(state: State, event: PreparationRequested, now_s: float) -> tu
         host = state.rooms.host(host_id)
         return host.takes_work(now_s, state.limits) and host.holds(event.recipe)
 
-    unfinished = [w for _host, w in state.hosts.workers_of(event.session_id) if w.speculative and not w.evicting]
+    unfinished = [
+        worker for host, worker in state.hosts.workers_of(event.session_id)
+        if worker.speculative and not worker.evicting and host.takes_work(now_s, state.limits)]
     if unfinished:
         return None, "This notebook's other worker is not ready yet."
     state.rooms.refresh(now_s)
@@ -150,7 +152,7 @@ def _order(state: State, event: PreparationRequested, host: Host, worker: Worker
     stage, gpus = choose_stage(state, event, host, worker, now_s)
     state.speculation.totals.ordered += 1
     if stage is WorkerStage.DEVICE_READY:
-        clear_gpus(state, host, gpus, worker_id)
+        clear_gpus(state, host, gpus, worker)
     if worker is not None:
         worker.preparing = True
         state.hosts.touch(host.host_id)

@@ -33,7 +33,7 @@ class RoomIndex:
         self.cheapest = BestHosts()
         # For a new speculative worker.
         self.for_new = BestHosts()
-        # By the age of the oldest speculative worker there.
+        # Of those full of speculative workers, by the age of the oldest that may go.
         self.oldest_speculative = BestHosts()
 
     def refresh(self, now_s: float) -> None:
@@ -114,9 +114,12 @@ class RoomIndex:
             self._open.discard(host_id)
         (self._timed.add if room.timed else self._timed.discard)(host_id)
         self.cheapest.put(host_id, _cost_of_one(room, now_s, self.limits) if room.warm else None)
-        self.oldest_speculative.put(host_id, room.oldest_speculative)
         coming = self._preparations.new_on_host(host_id)
         full = room.speculative + coming >= self.limits.prepared_max_per_host
+        # Only where there is no room for one more does somebody look for the oldest.
+        oldest = room.oldest_speculative(now_s) if full else None
+        self.oldest_speculative.put(
+            host_id, (oldest.prepared_at_s, oldest.worker_id) if oldest is not None else None)
         self.for_new.put(host_id, None if full else (-free, -len(room.warm), len(host.workers)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from looseleaf.ids import WorkerId
+from looseleaf.ids import SessionId, WorkerId
 from looseleaf.services.scheduler.core.eviction import evictable, eviction_rank
 from looseleaf.services.scheduler.core.hosts import Host, Worker
 from looseleaf.services.scheduler.core.leases import LeaseTable
@@ -18,17 +18,15 @@ class HostRoom:
     host: Host
     # All of its GPUs, leased ones included.
     gpus: int
+    # Workers that some lease names.
+    in_use: set[WorkerId]
     free: list[int] = field(default_factory=list)
     # GPU -> the workers bound to it; each may be ended or can take a cell of its session.
     warm: dict[int, list[Worker]] = field(default_factory=dict)
-    # Idle workers of any session that no lease names.
-    idle: list[Worker] = field(default_factory=list)
-    # Workers that may be ended for somebody else's cell.
+    # Of the workers bound to GPUs those that may be ended for somebody else's cell.
     may_go: set[WorkerId] = field(default_factory=set)
     # Workers that were prepared and never ran.
     speculative: int = 0
-    # When the first of those that may go was prepared.
-    oldest_speculative: tuple[float, WorkerId] | None = None
     # Time alone will change it.
     timed: bool = False
 
@@ -37,46 +35,57 @@ class HostRoom:
         """True if some run may fit."""
         return bool(self.free or self.warm)
 
+    def idle_of(self, session_id: SessionId) -> list[Worker]:
+        """Workers of the session that can take its next cell."""
+        workers = self.host.workers.values()
+        return [worker for worker in workers if worker.session_id == session_id and self._serves(worker)]
+
+    def _serves(self, worker: Worker) -> bool:
+        return worker.stage.ready and not worker.evicting and worker.worker_id not in self.in_use
+
+    def look_at_bound(self, worker: Worker, now_s: float) -> bool:
+        """Notes whether a worker on a GPU may go; True if it may, or can serve."""
+        if not worker.has_run or worker.pinned_until > self.host.heartbeats or now_s < worker.held_until_s:
+            self.timed = True
+        if worker.worker_id not in self.in_use and evictable(worker, self.host.heartbeats, now_s):
+            self.may_go.add(worker.worker_id)
+            return True
+        return self._serves(worker)
+
+    def oldest_speculative(self, now_s: float) -> Worker | None:
+        """The speculative worker that was prepared first, of those that may go."""
+        going = (
+            worker for worker in self.host.workers.values()
+            if worker.speculative and worker.worker_id not in self.in_use
+            and evictable(worker, self.host.heartbeats, now_s))
+        return min(going, key=lambda worker: (worker.prepared_at_s, worker.worker_id), default=None)
+
 
 def host_room(host: Host, leases: LeaseTable, now_s: float) -> HostRoom:
     """Sorts a host's GPUs: leased or busy ones are left out."""
-    room = HostRoom(host, host.gpu_count)
-    in_use = leases.workers_in_use(host.host_id)
+    room = HostRoom(host, host.gpu_count, leases.workers_in_use(host.host_id))
     bound: dict[int, list[Worker]] = {}
+    stuck: set[int] = set()
+    speculative = 0
     for worker in host.workers.values():
-        for index in worker.gpu_indices:
-            bound.setdefault(index, []).append(worker)
-        if worker.worker_id not in in_use:
-            _look_at(room, worker, now_s)
-        if worker.speculative:
-            room.speculative += 1
-            room.timed = room.timed or bool(worker.gpu_indices)
+        if not worker.has_run and not worker.stage.busy:
+            speculative += 1
+        if worker.gpu_indices:
+            goes = room.look_at_bound(worker, now_s)
+            for index in worker.gpu_indices:
+                bound.setdefault(index, []).append(worker)
+                if not goes:
+                    stuck.add(index)
+    room.speculative = speculative
     if leases.full(host.host_id, host.gpu_count):
-        room.idle.clear()
         return room
-    idle = {worker.worker_id for worker in room.idle}
     for index in range(host.gpu_count):
-        if leases.occupied(host.host_id, index):
-            continue
-        holders = bound.get(index)
-        if not holders:
-            room.free.append(index)
-        elif all(worker.worker_id in room.may_go or worker.worker_id in idle for worker in holders):
-            room.warm[index] = holders
+        if not leases.occupied(host.host_id, index):
+            if index not in bound:
+                room.free.append(index)
+            elif index not in stuck:
+                room.warm[index] = bound[index]
     return room
-
-
-def _look_at(room: HostRoom, worker: Worker, now_s: float) -> None:
-    """A worker that no lease names: may it serve, may it go?"""
-    if worker.pinned_until > room.host.heartbeats or now_s < worker.held_until_s:
-        room.timed = True
-    if worker.stage.ready and not worker.evicting:
-        room.idle.append(worker)
-    if evictable(worker, room.host.heartbeats, now_s):
-        room.may_go.add(worker.worker_id)
-        if worker.speculative:
-            age = (worker.prepared_at_s, worker.worker_id)
-            room.oldest_speculative = min(room.oldest_speculative or age, age)
 
 
 def take_gpus(
@@ -84,16 +93,17 @@ def take_gpus(
 ) -> tuple[tuple[int, ...], tuple[WorkerId, ...]] | None:
     """`count` GPUs of one host, the `bound` ones first, then free ones, then those of the cheapest victims.
 
-    Of the free ones those come first on which `keep` has a context.
+    Of the free ones, and of those whose victims are of one class, those come first on which `keep` has a context.
     """
     gpus = list(bound)
     free = room.free
-    if keep is not None and keep.context_gpus:
-        free = sorted(free, key=lambda index: (index not in keep.context_gpus, index))
+    contexts = keep.context_gpus if keep is not None else ()
+    if contexts:
+        free = sorted(free, key=lambda index: (index not in contexts, index))
     gpus += free[: max(0, count - len(gpus))]
     if len(gpus) < count:
         others = [index for index in room.warm if index not in gpus and _all_may_go(room, index, keep)]
-        others.sort(key=lambda index: _cost(room, index, now_s, limits))
+        others.sort(key=lambda index: _victims_order(room, index, contexts, now_s, limits))
         gpus += others[: count - len(gpus)]
     if len(gpus) < count:
         return None
@@ -112,6 +122,13 @@ def _all_may_go(room: HostRoom, index: int, keep: Worker | None) -> bool:
 
 def _cost(room: HostRoom, index: int, now_s: float, limits: Limits) -> tuple[tuple[int, float, str], int]:
     return max(eviction_rank(worker, now_s, limits) for worker in room.warm[index]), index
+
+
+def _victims_order(
+    room: HostRoom, index: int, contexts: tuple[int, ...], now_s: float, limits: Limits,
+) -> tuple[int, bool, tuple[tuple[int, float, str], int]]:
+    cost = _cost(room, index, now_s, limits)
+    return cost[0][0], index not in contexts, cost
 
 
 def victims_cost(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from looseleaf.ids import LeaseId, WorkerId
+from looseleaf.ids import LeaseId
 from looseleaf.services.scheduler.core.events import PreparationRequested
 from looseleaf.services.scheduler.core.eviction import eviction_rank
 from looseleaf.services.scheduler.core.facts import WorkerStage
@@ -54,12 +54,17 @@ def may_spend(state: State, event: PreparationRequested, worker: Worker | None) 
     return wanted <= state.speculative_gpus_max(session.tenant)
 
 
-def clear_gpus(state: State, host: Host, gpus: tuple[int, ...], keep: WorkerId) -> None:
-    """Ends the workers but `keep` that stand on GPUs which `choose_stage` gave to an edit."""
-    for worker in list(host.workers.values()):
-        if worker.worker_id != keep and not worker.evicting and not set(gpus).isdisjoint(worker.gpu_indices):
-            state.greedy.evicted(worker)
-            state.evict(host, worker, LeaseId(""))
+def clear_gpus(state: State, host: Host, gpus: tuple[int, ...], worker: Worker | None) -> None:
+    """Ends the completed workers that stand on GPUs which `choose_stage` gave to an edit, for `worker` or a new one.
+
+    On GPUs on which its own data lie already nobody has to make way.
+    """
+    if worker is not None and worker.gpu_indices == gpus:
+        return
+    for other in list(host.workers.values()):
+        if not other.evicting and not set(gpus).isdisjoint(other.gpu_indices):
+            state.greedy.evicted(other)
+            state.evict(host, other, LeaseId(""))
 
 
 def _idle_gpus(

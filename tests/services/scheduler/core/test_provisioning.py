@@ -205,6 +205,20 @@ def test_host_that_the_provider_does_not_own_stays(small: Any) -> None:
     assert [host.host_id for host in small.scheduler.state.hosts] == ["h0"]
 
 
+def test_cell_that_only_an_ended_kind_of_host_can_hold_waits_for_one_like_it(new_rig: Any) -> None:
+    rig = new_rig(**SMALL)
+    rig.heartbeat("h0", gpus=2, gpu_memory_bytes=24)
+    rig.lease("x0", "s0")
+    rig.heartbeat("h1", gpus=2, gpu_memory_bytes=80)
+    for _ in range(3):
+        rig.pass_time(15.0)
+    assert [host.host_id for host in rig.scheduler.state.hosts] == ["h0"]
+    rig.run("x1", "s1", device_bytes=50)
+    assert rig.all(act.Refuse) == []
+    rig.run("x2", "s2", device_bytes=100)
+    assert rig.one(act.Refuse).reason == "NEVER_FITS"
+
+
 def test_every_provisioned_gpu_second_is_in_one_state(small: Any, worker: Any) -> None:
     small.scheduler.state.provisioned.sample({}, 0.0)
     running = small.lease("x0", "s0")

@@ -131,6 +131,24 @@ def test_data_on_a_gpu_make_way_for_a_run_at_once(new_rig: Any) -> None:
     assert rig.scheduler.state.speculation.totals.wasted == 1
 
 
+def test_warm_worker_of_a_session_at_rest_makes_way_for_an_edit_one_that_is_typed_in_does_not(
+    new_rig: Any,
+) -> None:
+    rig = new_rig(prepare_stage_max=DEVICE, heartbeat_suspect_s=900.0, heartbeat_dead_s=1000.0)
+    rig.heartbeat(gpus=1)
+    rig.finish(rig.lease("x0", "s0"), worker="w0")
+    rig.prepare("s0", source="next", device_bytes=LARGE)
+    done(rig, "w0")
+    rig.prepare("s1", source="a", device_bytes=LARGE)
+    assert rig.one(act.PrepareWorker).stage is CONTEXT
+    done(rig, "w1")
+    assert rig.all(act.EvictWorker) == []
+    rig.now_s += 21
+    rig.prepare("s1", source="a", device_bytes=LARGE)
+    assert rig.one(act.EvictWorker).worker_id == "w0"
+    assert (rig.one(act.PrepareWorker).stage, rig.one(act.PrepareWorker).gpu_indices) == (DEVICE, (0,))
+
+
 def test_nothing_goes_to_a_gpu_while_somebody_waits(new_rig: Any) -> None:
     rig = new_rig(prepare_stage_max=DEVICE)
     rig.heartbeat("h0", gpus=1)
