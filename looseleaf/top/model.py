@@ -147,6 +147,9 @@ def zygote_rows(snapshot: Plain) -> list[ZygoteRow]:
     for host_id, told in snapshot["hosts"].items():
         if told is not None:
             packages = sorted({name.partition(".")[0] for name in told["zygote_imports"]})
+            # Of the zygotes below the base; a daemon of an older version tells none.
+            tail = [node["imports"] for node in told.get("zygotes", []) if int(node["parent_id"]) and node["pid"]]
+            packages += [f"+ {' '.join(imports)}" for imports in tail]
             used_bytes, limit_bytes = int(told["arena_used_bytes"]), int(told["arena_limit_bytes"])
             rows.append(ZygoteRow(
                 host_id, ", ".join(map(str, told["zygote_pids"])) or "-", ", ".join(packages) or "-",

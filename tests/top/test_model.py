@@ -46,6 +46,16 @@ def test_queue_and_sessions_are_in_the_services_order() -> None:
         model.SessionRow("s-1", "-", "4 (not yet durable)", "2 min ago", "h0:- host ready")]
 
 
+def test_zygotes_below_the_base_are_shown_with_what_they_add() -> None:
+    nodes = [
+        {"parent_id": "0", "pid": 1, "imports": ["torch"]}, {"parent_id": "1", "pid": 0, "imports": ["dead"]},
+        {"parent_id": "2", "pid": 3, "imports": ["pandas", "seaborn"]},
+    ]  # fmt: skip
+    told = {**snapshot()["hosts"]["h0"], "zygotes": nodes}
+    (row,) = model.zygote_rows(snapshot(hosts={"h0": told}))
+    assert row.packages == "numpy, torch, + pandas seaborn"
+
+
 def test_zygotes_are_shown_by_package_and_hosts_that_do_not_answer_are_left_out() -> None:
     (row,) = model.zygote_rows(snapshot(hosts={**snapshot()["hosts"], "h1": None}))
     assert row == model.ZygoteRow("h0", "11", "numpy, torch", "1", "4.0 MiB of 8.0 MiB")
