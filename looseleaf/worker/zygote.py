@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "site_dirs": list(environment.site_dirs), "modules": known_modules(),
         "private_bytes": memory_bytes()["private_bytes"],
     })
-    Zygote(control, inherited).serve()
+    Zygote(control, inherited, environment).serve()
     return 0
 
 
@@ -117,9 +117,10 @@ def inheritance(
 class Zygote:
     """Answers the daemon's control messages one at a time, in order."""
 
-    def __init__(self, control: ControlSocket, inherited: Inheritance) -> None:
+    def __init__(self, control: ControlSocket, inherited: Inheritance, environment: Environment) -> None:
         self._control = control
         self._inherited = inherited
+        self._environment = environment
 
     def serve(self) -> None:
         """Returns when the daemon has closed its end."""
@@ -185,7 +186,7 @@ class Zygote:
         if kind == "worker":
             return lambda: become_worker(birth, self._inherited)
         if kind == "zygote":
-            return lambda: become_node(birth, self._inherited, imports)
+            return lambda: become_node(birth, self._inherited, self._environment, imports)
         if kind == "probe":
             return lambda: become_probe(birth, self._inherited, imports)
         raise InvalidArgument("FIELD_MALFORMED", f"a zygote forks no {kind!r}")

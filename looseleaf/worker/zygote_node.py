@@ -24,8 +24,13 @@ from looseleaf.worker.zygote_imports import check_clean, import_head, known_modu
 if TYPE_CHECKING:
     from looseleaf.worker.child import Birth, Inheritance
 
-def become_node(birth: Birth, inherited: Inheritance, imports: Sequence[str]) -> NoReturn:
-    """Turns the forked process into a zygote on the control channel that came with it. Never returns, never raises."""
+def become_node(
+    birth: Birth, inherited: Inheritance, environment: Environment, imports: Sequence[str]
+) -> NoReturn:
+    """Turns the forked process into a zygote on the control channel that came with it. Never returns, never raises.
+
+    `environment`: the folders that the base imported from.
+    """
     from looseleaf.worker.zygote import EXIT_UNCLEAN
 
     status = EXIT_UNCLEAN
@@ -35,19 +40,21 @@ def become_node(birth: Birth, inherited: Inheritance, imports: Sequence[str]) ->
             os.dup2(fd, number, inheritable=True)
         close_fds({int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, birth.channel_fd})
         set_title(birth.title)
-        status = _serve(ControlSocket(socket.socket(fileno=birth.channel_fd)), inherited, imports)
+        status = _serve(ControlSocket(socket.socket(fileno=birth.channel_fd)), inherited, environment, imports)
     except BaseException:
         os.write(2, traceback.format_exc().encode("utf-8", "replace"))
     finally:
         os._exit(status)
 
 
-def _serve(control: ControlSocket, inherited: Inheritance, imports: Sequence[str]) -> int:
+def _serve(
+    control: ControlSocket, inherited: Inheritance, environment: Environment, imports: Sequence[str]
+) -> int:
     """Imports, says so, serves until the daemon's end closes. The exit status: 3 if it may not serve."""
     from looseleaf.worker.zygote import EXIT_UNCLEAN, Zygote
 
     try:
-        ready, grown = _grow(control, inherited, imports)
+        ready, grown = _grow(control, inherited, environment, imports)
         control.send(ready)
     except Unavailable:
         return 0  # the daemon has given it up
@@ -57,12 +64,14 @@ def _serve(control: ControlSocket, inherited: Inheritance, imports: Sequence[str
         control.send(text)
         sys.stderr.write(f"{error}\n")
         return EXIT_UNCLEAN
-    Zygote(control, grown).serve()
+    Zygote(control, grown, environment).serve()
     return 0
 
 
-def _grow(control: ControlSocket, inherited: Inheritance, imports: Sequence[str]) -> tuple[Message, Inheritance]:
-    _check_environment(inherited.environment_id)
+def _grow(
+    control: ControlSocket, inherited: Inheritance, environment: Environment, imports: Sequence[str]
+) -> tuple[Message, Inheritance]:
+    _check_environment(environment, inherited.environment_id)
     own_fds = {control.fileno()}
     with inherited.shell.builtin_trap:
         imported, failed = import_head(
@@ -75,7 +84,7 @@ def _grow(control: ControlSocket, inherited: Inheritance, imports: Sequence[str]
         load_later(own_fds)
     check_clean(imports[-1] if imports else "nothing", own_fds)
     # What was installed while these were imported is not what its parent has.
-    _check_environment(inherited.environment_id)
+    _check_environment(environment, inherited.environment_id)
     BASELINE.begin()
     gc.collect()
     gc.freeze()
@@ -91,8 +100,11 @@ def _grow(control: ControlSocket, inherited: Inheritance, imports: Sequence[str]
     return ready, grown
 
 
-def _check_environment(environment_id: str) -> None:
-    """Raises PreconditionFailed `ENVIRONMENT_CHANGED` if something was installed since the base began to import."""
-    if environment_id and Environment.here().identify() != environment_id:
+def _check_environment(environment: Environment, environment_id: str) -> None:
+    """Raises PreconditionFailed `ENVIRONMENT_CHANGED` if something was installed since the base began to import.
+
+    In the base's folders: imports may put more on the path, as setuptools does with what it brings along.
+    """
+    if environment_id and environment.identify() != environment_id:
         text = "what is installed has changed since the first imports of this process"
         raise PreconditionFailed("ENVIRONMENT_CHANGED", text)

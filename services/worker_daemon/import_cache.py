@@ -79,13 +79,15 @@ class ImportCache:
 
     def base_ready(self, key: TreeKey) -> None:
         """It serves, for the first time or again."""
-        base = self._bases[key]
+        base = self._bases.get(key)
+        if base is None:
+            return  # it was given up while it started
         self._hopeless[key].clear()
         self.tell(ev.BaseReady(key, base.environment_id, base.seconds, base.modules, base.private_bytes))
 
     def base_down(self, key: TreeKey, hopeless: bool) -> None:
         """It ended, or a start of it failed."""
-        if hopeless:
+        if hopeless and key in self._hopeless:
             self._hopeless[key].set()
         self.tell(ev.BaseDown(key, hopeless))
 

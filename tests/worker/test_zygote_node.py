@@ -103,6 +103,13 @@ def test_dead_middle_node_leaves_its_child_and_its_worker_at_work(
     assert later.hello["zygote_imports"] == ["tail_one", "tail_two", "wave"]
 
 
+def test_node_whose_import_brings_folders_of_its_own_is_built(base: Any, fork_node: Callable[..., Any]) -> None:
+    (base.folder / "vendored" / "inner-1.dist-info").mkdir(parents=True)
+    text = f"import sys; sys.path.insert(0, {str(base.folder / 'vendored')!r})"
+    (base.folder / "brings_folders.py").write_text(text)
+    assert fork_node("brings_folders").first["t"] == "READY"
+
+
 @pytest.mark.parametrize(
     ("name", "verdict", "said"),
     [

@@ -6,6 +6,7 @@ One node at a time is in the making on a host, and none while its base does not 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from typing import Final
 
 from looseleaf.services.worker_daemon.core import zygote_events as ev
 from looseleaf.services.worker_daemon.core.zygote_admission import Group, is_worthwhile, shared_group
@@ -15,6 +16,9 @@ from looseleaf.services.worker_daemon.core.zygote_facts import ProbeKey, ProbeRe
 from looseleaf.services.worker_daemon.core.zygote_nodes import Node, NodeId, NodeState, Tree, TreeLimits
 from looseleaf.services.worker_daemon.core.zygote_score import FORK_S_PER_MIB, ImportTimes, best_node
 from looseleaf.units import MIB
+
+# The time between builds that fail for no known reason grows to so many doublings.
+RETRY_DOUBLINGS_MAX: Final = 8
 
 
 class Builds:
@@ -80,9 +84,10 @@ class Builds:
         node.fork_s = parent.fork_s + FORK_S_PER_MIB * result.private_bytes / MIB
         return victims, [ev.Build(node.id, parent.id, node.added)]
 
-    def built(self, node: Node, modules: frozenset[str], private_bytes: int, now_s: float) -> None:
+    def built(self, tree: Tree, node: Node, modules: frozenset[str], private_bytes: int, now_s: float) -> None:
         """It serves from now on."""
         self.forget(node.id)
+        tree.builds_failed = 0
         node.state, node.used_s = NodeState.SERVING, now_s
         node.modules |= modules
         node.private_bytes = private_bytes or node.private_bytes
@@ -90,7 +95,8 @@ class Builds:
     def failed(self, tree: Tree, node: Node, verdict: Verdict | None, culprit: str, now_s: float) -> None:
         """It does not come to be. What was at fault is not tried again; without a cause the next build waits."""
         if verdict is None:
-            tree.build_after_s = now_s + self._limits.retry_s
+            tree.build_after_s = now_s + self._limits.retry_s * 2 ** min(tree.builds_failed, RETRY_DOUBLINGS_MAX)
+            tree.builds_failed += 1
         else:
             tree.refuse([culprit] if culprit in node.added else node.added, verdict)
         self.drop(node)

@@ -27,8 +27,8 @@ class TreeLimits:
     `window`: requests that count for what is shared; `shared_uses`: of these must want an import before a node gets it.
     `saves_s_min`: a node must spare a worker so much. `attempts_max`: forks that are tried for one request before a
     fresh process is. `strikes_max`: requests in a row that no zygote could serve, after which all get fresh processes
-    for `off_s`. `retry_s`: until the next build after one that failed for no known reason. `busy_forks`: so many forks
-    under way may be disturbed by a build.
+    for `off_s`. `retry_s`: until the next build after one that failed for no known reason, doubled each time.
+    `busy_forks`: so many forks under way may be disturbed by a build.
     """
 
     nodes_max: int = 16
@@ -103,7 +103,8 @@ class Node:
 class Tree:
     """One key's nodes and what its requests have taught.
 
-    `refused`: imports that no node may hold. `hopeless`: the base's last start failed.
+    `refused`: imports that no node may hold. `hopeless`: the base's last start failed. `builds_failed`: in a row, for
+    no known reason.
     """
 
     key: TreeKey
@@ -115,6 +116,7 @@ class Tree:
     strikes: int = 0
     off_until_s: float = float("-inf")
     build_after_s: float = float("-inf")
+    builds_failed: int = 0
 
     def refuse(self, names: Iterable[str], verdict: Verdict) -> None:
         """No node may hold these."""

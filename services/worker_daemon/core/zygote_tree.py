@@ -300,7 +300,7 @@ class ImportCacheRules:
             # It was given up meanwhile.
             return [ev.Kill(event.node, KillWhy.CLOSED)]
         self.times.measured(event.seconds)
-        self.builds.built(node, event.modules, event.private_bytes, now_s)
+        self.builds.built(self.trees[node.key], node, event.modules, event.private_bytes, now_s)
         return []
 
     def _build_failed(self, event: ev.BuildFailed, now_s: float) -> list[Action]:
