@@ -110,7 +110,7 @@ def as_plain(result: Result) -> dict[str, Any]:
         "sessions": result.sessions,
         "seeds": len(result.seeds),
         "gpus_provisioned": round(result.estimate(lambda seed: seed.gpus_provisioned).mean, 4),
-        "saving_vs_pinned": round(result.estimate(lambda seed: seed.saving).mean, 6),
+        "saving_vs_pinned": round(result.estimate(lambda seed: seed.saving).mean, 6) + 0.0,
         "immediate_share": round(result.estimate(lambda seed: seed.share_within(IMMEDIATE_S)).mean, 6),
         "starts_within_1s": round(result.estimate(lambda seed: seed.share_within(INTERACTIVE_S)).mean, 6),
         "p50_s": round(quantile(starts_s, 0.50), 4),

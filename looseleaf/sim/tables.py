@@ -54,4 +54,6 @@ def _plain(result: Result, value: Callable[[SeedResult], float]) -> str:
 
 def _percent(result: Result, value: Callable[[SeedResult], float]) -> str:
     estimate = result.estimate(value)
-    return f"{100 * estimate.mean:.1f}" + (f" ±{100 * estimate.half_width:.1f} %" if len(result.seeds) > 1 else " %")
+    # Without a sign for what is rounded to nothing.
+    mean = round(100 * estimate.mean, 1) + 0.0
+    return f"{mean:.1f}" + (f" ±{100 * estimate.half_width:.1f} %" if len(result.seeds) > 1 else " %")

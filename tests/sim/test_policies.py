@@ -83,7 +83,8 @@ def test_all_policies_see_the_same_people(short: Model) -> None:
 
 def test_pinned_takes_a_gpu_a_session_and_starts_at_once(short: Model) -> None:
     plain = as_plain(simulate(short, "pinned", 20, [1, 2]))
-    assert (plain["gpus_provisioned"], plain["saving_vs_pinned"], plain["immediate_share"]) == (24.0, 0.0, 1.0)
+    assert (plain["gpus_provisioned"], plain["immediate_share"]) == (24.0, 1.0)
+    assert str(plain["saving_vs_pinned"]) == "0.0"
     assert plain["max_s"] == short.mechanism.messages_s
 
 
@@ -112,12 +113,12 @@ def test_naive_starts_nothing_within_a_second(short: Model) -> None:
 @pytest.mark.parametrize("policy", POLICIES)
 def test_cells_of_several_gpus_are_served(policy: str) -> None:
     """On hosts that are alike: which kind of host is powered on is nobody's choice yet."""
-    model = load_model("hetero").changed(hours=1.5)
+    model = load_model("hetero").changed(hours=0.8)
     model = replace(model, hosts=replace(model.hosts, memory_gib=(80.0,)))
     world = world_of(model, policy, 40)
     sizes = {session.stream.gpus for session in world.sessions}
     world.run()
     assert len(sizes) > 1
     waiting_s = [world.end_s - s.waits_since_s for s in world.sessions if s.waits_since_s is not None]
-    assert max(waiting_s, default=0.0) < 1800.0
+    assert max(waiting_s, default=0.0) < 1500.0
     assert world.refusals == 0 and math.isfinite(sum(world.starts_s))

@@ -12,7 +12,7 @@ from looseleaf.sim.model import WORKLOADS, Model, load_model
 from looseleaf.sim.workload import Cell, CellStream, DrawnCells, slowness
 from looseleaf.units import GIB
 
-SESSIONS, CELLS = 300, 100
+SESSIONS, CELLS = 300, 60
 
 
 def stream(model: Model, index: int, seed: int = 1) -> DrawnCells:
