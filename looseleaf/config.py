@@ -157,6 +157,9 @@ class SchedulerConfig(ServiceConfig):
         default=30.0, ge=0, description="time after a start in which hosts may come before more are started")
     power_off_after_s: float = Field(default=120.0, ge=0, description="life of a surplus before it is drained")
     boot_timeout_s: float = Field(default=600.0, gt=0, description="limit of a host's start")
+    run_log: Path | None = Field(
+        default=None, description="file of a line for each GPU cell, without its text, for `looseleaf simulate`")
+    run_log_bytes_max: int = Field(default=64 * MIB, ge=MIB, description="size at which the run log moves to *.1")
 
     @model_validator(mode="after")
     def _ttl_within_silence(self) -> SchedulerConfig:

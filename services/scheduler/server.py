@@ -20,6 +20,7 @@ from looseleaf.services.scheduler.driver import Driver
 from looseleaf.services.scheduler.host_provider import LocalHosts
 from looseleaf.services.scheduler.journal_store import JournalStore
 from looseleaf.services.scheduler.metrics import SchedulerMetrics
+from looseleaf.services.scheduler.run_log import RunLog
 from looseleaf.services.scheduler.servicer import SchedulerServicer
 from looseleaf.v1.scheduler_pb2_grpc import add_SchedulerServiceServicer_to_server
 
@@ -76,6 +77,7 @@ async def build(service: Service[SchedulerConfig]) -> Sequence[Registration]:
         Scheduler(limits_of(config), new_lease_id), store, orders, SystemClock(), service.run_blocking,
         service.start_task, SchedulerMetrics(service.registry),
         provider=LocalHosts(config.hosts_socket) if config.hosts_socket is not None else None,
+        run_log=RunLog(config.run_log, config.run_log_bytes_max) if config.run_log is not None else None,
     )
     service.on_stop(orders.aclose)
     service.on_stopping(driver.stop_callers)
