@@ -14,12 +14,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 import machine
 import table
 from alternating import clock_s
+from noting_scheduler import PREPARATIONS_FILE
 
 from looseleaf.worker.thread_counts import THREAD_VARIABLES
 
 # The default of a cluster.
 KEPT_WARM_S = 300.0
-PREPARATIONS_FILE = "preparations"
 LOAD_BEFORE = machine.load_average()
 
 

@@ -10,12 +10,14 @@ import time
 from pathlib import Path
 from typing import Any
 
-from looseleaf.services.scheduler import server
-from looseleaf.services.scheduler.servicer import SchedulerServicer
+# In the data folder of the benchmarks' cluster.
+PREPARATIONS_FILE = "preparations"
 
 
 def note_preparations(path: Path) -> None:
     """From now on; a line of a few bytes is written at once."""
+    from looseleaf.services.scheduler.servicer import SchedulerServicer
+
     original = SchedulerServicer.RequestPreparation
 
     async def noting(self: SchedulerServicer, request: Any, context: Any) -> Any:
@@ -37,5 +39,7 @@ def noted_since(path: Path, began_s: float) -> list[float]:
 
 
 if __name__ == "__main__":
+    from looseleaf.services.scheduler import server
+
     note_preparations(Path(sys.argv[1]))
     sys.exit(server.main(sys.argv[2:]))

@@ -25,9 +25,8 @@ from typing import Any
 
 import pytest
 from alternating import Rounds, Target, alternate, publish
-from conftest import PREPARATIONS_FILE
 from kernels import Kernel
-from noting_scheduler import noted_since
+from noting_scheduler import PREPARATIONS_FILE, noted_since
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from looseleaf.kernel.install import kernel_spec
