@@ -43,7 +43,7 @@ class Daemon:
 
     def told(self, worker_id: str, now_s: float) -> WorkerReport:
         worker = self.workers[worker_id]
-        if worker_id not in self.holds or worker.stage.busy:
+        if worker_id not in self.holds or runs(worker):
             return worker
         until_s, epoch = self.holds[worker_id]
         return replace(worker, hold=Hold(("it",), max(0.0, until_s - now_s), Epoch(epoch)))
