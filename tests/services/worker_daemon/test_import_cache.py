@@ -33,6 +33,8 @@ async def test_tree_of_real_zygotes_grows_and_outlives_its_parts(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One host for all of it: each start of a base costs a second."""
+    # Only what is stopped on purpose may be late.
+    monkeypatch.setattr(zygote_node, "NODE_FORK_TIMEOUT_S", 20.0)
     cache = host.cache
     key = TreeKey(1)
     middle = await within(host.node_for("tail_one"))
