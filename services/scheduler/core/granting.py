@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from looseleaf.ids import HostId, SessionId, WorkerId
-from looseleaf.services.scheduler.core.actions import GrantLease, NotifyLease
+from looseleaf.services.scheduler.core.actions import GrantLease, NotifyLease, UndrainHost
 from looseleaf.services.scheduler.core.admission import never_fits
 from looseleaf.services.scheduler.core.endings import end_lease, refuse_run, revoke, send_revoke
 from looseleaf.services.scheduler.core.events import EvictionEnded, GrantFailed, LeaseGranted
 from looseleaf.services.scheduler.core.facts import Lease, StartPath
 from looseleaf.services.scheduler.core.fairness import in_turn
 from looseleaf.services.scheduler.core.holds import lost_need
+from looseleaf.services.scheduler.core.hosts import Liveness
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
 from looseleaf.services.scheduler.core.placement import Placement, place
 from looseleaf.services.scheduler.core.queue import Run
@@ -39,12 +40,31 @@ def place_runs(state: State, now_s: float) -> None:
         if over_quota(state, run):
             continue
         preparation = state.preparations.get(run.session_id)
-        target = place(run, state.rooms, preparation.host_id if preparation else None, closed, now_s)
+        preparing_on = preparation.host_id if preparation else None
+        target = place(run, state.rooms, preparing_on, closed, now_s)
+        if target is None and state.hosts.retiring and _take_back(state, run, now_s):
+            target = place(run, state.rooms, preparing_on, closed, now_s)
         if target is None:
             _reserve_for_gang(state, run, closed, now_s)
         else:
             _reserve(state, run, target, now_s)
             state.rooms.refresh(now_s)
+
+
+def _take_back(state: State, run: Run, now_s: float) -> bool:
+    """A host that is to go stays, since a run would wait otherwise; the one with most leases that has the room."""
+    able = [
+        room for host_id in sorted(state.hosts.retiring) if host_id in state.rooms
+        and len((room := state.rooms.room(host_id)).free) >= run.recipe.gpu_count and room.host.holds(run.recipe)
+        and not room.host.draining and room.host.liveness(now_s, state.limits) is Liveness.DRAINING]
+    if not able:
+        return False
+    host = max(able, key=lambda room: state.leases.gpus_on(room.host.host_id)).host
+    state.hosts.retire(host, False)
+    state.rooms.refresh(now_s)
+    state.surplus_since_s = None
+    state.act(UndrainHost(host.host_id))
+    return True
 
 
 def over_quota(state: State, run: Run) -> bool:

@@ -153,6 +153,8 @@ class HostTable:
         # Hosts whose room must be looked at again.
         self.changed: set[HostId] = set()
         self._unindexed: set[HostId] = set()
+        # Those that provisioning wants to go.
+        self.retiring: set[HostId] = set()
         self._shapes: set[tuple[int, int]] = set()
         self._sessions_on: dict[HostId, set[SessionId]] = {}
         self._hosts_of: dict[SessionId, set[HostId]] = {}
@@ -179,8 +181,15 @@ class HostTable:
     def forget(self, host_id: HostId) -> None:
         """Drops a host."""
         del self._hosts[host_id]
+        self.retiring.discard(host_id)
         self._ordered = None
         self.touch(host_id)
+
+    def retire(self, host: Host, retiring: bool) -> None:
+        """The host is to go, or stays after all."""
+        host.retiring = retiring
+        (self.retiring.add if retiring else self.retiring.discard)(host.host_id)
+        self.touch(host.host_id)
 
     def touch(self, host_id: HostId) -> None:
         """The host's workers, or what it offers, changed."""

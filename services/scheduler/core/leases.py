@@ -134,6 +134,10 @@ class LeaseTable:
         """GPUs that leases occupy."""
         return len(self._by_gpu)
 
+    def gpus_on(self, host_id: HostId) -> int:
+        """GPUs of one host that leases occupy."""
+        return self._gpus_on.get(host_id, 0)
+
     def sessions(self) -> Set[SessionId]:
         """Sessions with a lease."""
         return self._by_session.keys()

@@ -93,8 +93,7 @@ def _emptiness(state: State, host: Host) -> tuple[int, int, float, HostId]:
 
 
 def _retire(state: State, host: Host, retiring: bool) -> None:
-    host.retiring = retiring
-    state.hosts.touch(host.host_id)
+    state.hosts.retire(host, retiring)
     state.dirty = True
 
 
