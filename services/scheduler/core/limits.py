@@ -100,6 +100,8 @@ class Limits:
     provision_wait_s: float = 0.0
     # A surplus that lasted this long is drained.
     power_off_after_s: float = 120.0
+    # Hosts with leases only then: one that takes no work while a long cell runs there is paid for little.
+    drain_busy_after_s: float = 600.0
     # A host that was asked for counts as failed after this long, and after a refusal nothing is asked for this long.
     boot_timeout_s: float = 600.0
     boot_retry_s: float = 10.0

@@ -75,11 +75,13 @@ def _shrink(state: State, staying: list[Host], surplus_gpus: int, now_s: float) 
         return
     if state.surplus_since_s is None:
         state.surplus_since_s = now_s
-    if now_s - state.surplus_since_s < state.limits.power_off_after_s:
+    lasted_s = now_s - state.surplus_since_s
+    if lasted_s < state.limits.power_off_after_s:
         return
     for host in sorted(staying, key=lambda host: _emptiness(state, host)):
         ours = state.provided_hosts is None or host.host_id in state.provided_hosts
-        if ours and host.gpu_count <= surplus_gpus:
+        ripe = lasted_s >= state.limits.drain_busy_after_s or not state.leases.gpus_on(host.host_id)
+        if ours and ripe and host.gpu_count <= surplus_gpus:
             surplus_gpus -= host.gpu_count
             _retire(state, host, True)
             state.act(DrainHost(host.host_id))
@@ -87,7 +89,7 @@ def _shrink(state: State, staying: list[Host], surplus_gpus: int, now_s: float) 
 
 def _emptiness(state: State, host: Host) -> tuple[int, int, float, HostId]:
     """Least first: leased GPUs, then workers kept for variables, then what its warm workers are worth."""
-    leased = sum(len(entry.lease.gpu_indices) for entry in state.leases.on_host(host.host_id))
+    leased = state.leases.gpus_on(host.host_id)
     kept = sum(1 for worker in host.workers.values() if worker.hold is not None)
     return leased, kept, sum(worker.eviction_priority for worker in host.workers.values()), host.host_id
 

@@ -18,7 +18,7 @@ from looseleaf.services.scheduler.core.provisioning import target_gpus
 
 SMALL = {
     "hosts_min": 1, "hosts_max": 4, "gpus_per_host": 2, "demand_peak_s": 20.0, "headroom_hosts": 0,
-    "power_off_after_s": 10.0, "boot_timeout_s": 60.0, "boot_retry_s": 5.0,
+    "power_off_after_s": 10.0, "drain_busy_after_s": 15.0, "boot_timeout_s": 60.0, "boot_retry_s": 5.0,
     "heartbeat_suspect_s": 900.0, "heartbeat_dead_s": 1000.0,
 }
 
@@ -144,6 +144,25 @@ def test_drained_host_ends_only_after_its_cell_and_gets_no_new_one(small: Any) -
     small.report(leases[2], ExecutionState.STARTED)
     small.pass_time(30.0)
     assert small.all(act.DrainHost) == []
+
+
+def test_host_with_a_lease_is_drained_only_after_a_longer_surplus(new_rig: Any) -> None:
+    rig = new_rig(**{**SMALL, "drain_busy_after_s": 100.0})
+    rig.heartbeat("h0", gpus=2)
+    rig.heartbeat("h1", gpus=2)
+    leases = [rig.lease(f"x{n}", f"s{n}") for n in range(3)]
+    rig.finish(leases[0])
+    for lease in leases[1:]:
+        rig.report(lease, ExecutionState.STARTED)
+    for _ in range(30):
+        rig.pass_time(3.0)
+        assert rig.all(act.DrainHost) == []
+    for _ in range(15):
+        rig.pass_time(3.0)
+        if rig.all(act.DrainHost):
+            break
+    assert rig.one(act.DrainHost).host_id == "h0"
+    assert rig.all(act.StopHost) == []
 
 
 def test_host_with_a_kept_worker_is_not_ended(small: Any, worker: Any) -> None:
