@@ -74,7 +74,7 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Mechanism:
-    """How long the parts of a start take. `attach_s`: instead of context and copy. `without`: see ABLATIONS."""
+    """How long the parts of a start take. `attach_s`: of context and copy together. `without`: see ABLATIONS."""
 
     prepare_median_s: float
     prepare_p95_s: float
@@ -115,7 +115,8 @@ class Mechanism:
     def attach_parts_s(self, closure_bytes: int) -> tuple[float, float]:
         """Seconds to open the context, and to copy the closure."""
         if self.attach_s is not None:
-            return 0.0, self.attach_s
+            context_s = min(self.context_s, self.attach_s)
+            return context_s, self.attach_s - context_s
         moved = closure_bytes / self.closure_share if "closures" in self.without else closure_bytes
         return self.context_s, moved / (self.copy_gb_per_s * 1e9)
 

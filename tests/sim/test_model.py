@@ -58,4 +58,5 @@ def test_part_that_nobody_knows_cannot_be_left_out(w1: Model) -> None:
 
 def test_attach_is_context_and_copy_unless_it_is_given(w1: Model) -> None:
     assert w1.mechanism.attach_parts_s(20 * 10**9) == pytest.approx((0.3, 1.0))
-    assert sum(w1.changed(attach_s=0.8).mechanism.attach_parts_s(64 * GIB)) == 0.8
+    assert w1.changed(attach_s=0.8).mechanism.attach_parts_s(64 * GIB) == pytest.approx((0.3, 0.5))
+    assert w1.changed(attach_s=0.1).mechanism.attach_parts_s(64 * GIB) == (0.1, 0.0)
