@@ -184,9 +184,11 @@ class LooseLeafPolicy:
     def _evict(self, action: act.EvictWorker) -> None:
         daemon = self._daemons.get(action.host_id)
         worker = daemon.workers.get(action.worker_id) if daemon is not None else None
-        if daemon is not None and worker is not None:
+        # A lease without a worker went on with one that was under way: the policy knows it as idle until it started.
+        busy = worker is not None and worker.leased
+        if daemon is not None and worker is not None and not busy:
             daemon.end(worker)
-        self._tell(ev.EvictionEnded(action.host_id, action.worker_id, action.lease_id, True))
+        self._tell(ev.EvictionEnded(action.host_id, action.worker_id, action.lease_id, not busy))
 
     # -- runs
 
