@@ -126,9 +126,10 @@ def remove(
     root = journal_root(run_dir_of(data))
     try:
         _ask(data, lambda store: store.DeleteSession(request, timeout_s=timeout_s))
-    except NotFound:
-        # Of a session that was never saved, or whose deletion was cut off here, only outputs may be left.
-        if not remove_journal(root, session_id):
+    except NotFound as error:
+        # Of a session that was never saved, or whose deletion was cut off here, only outputs may be left. Only the
+        # store can say so: without a cluster all its versions may be there.
+        if error.reason != "SESSION_UNKNOWN" or not remove_journal(root, session_id):
             raise
     else:
         remove_journal(root, session_id)
