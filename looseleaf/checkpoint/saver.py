@@ -269,16 +269,22 @@ def with_retry(
     """
     builder, manifest = build(False)
     try:
-        move(io, builder.moves, manifest.logical_bytes())
+        _move_or_explain(io, builder.moves, manifest)
     except Corrupt:
         builder, manifest = build(True)
-        move(io, builder.moves, manifest.logical_bytes())
+        _move_or_explain(io, builder.moves, manifest)
+    return builder, manifest
+
+
+def _move_or_explain(io: StateIO, moves: Moves, manifest: Manifest) -> None:
+    """As `move`; `SESSION_FULL` names the largest variables, which only the saver knows."""
+    try:
+        move(io, moves, manifest.logical_bytes())
     except CapacityExceeded as error:
         bytes_max = error.fields.get("available_bytes")
         if error.reason != "SESSION_FULL" or type(bytes_max) is not int:
             raise
         raise session_full(manifest.logical_bytes(), bytes_max, manifest) from None
-    return builder, manifest
 
 
 def same_state(old: Manifest, new: Manifest) -> bool:
