@@ -147,7 +147,8 @@ class WorkerRuntime:
             self._comms.take(message)
         elif message["t"] == "environment":
             # Before the first request, past the zygote, which must not see it.
-            os.environ.update(fields.mapping(message, "variables"))
+            for name, value in fields.rows(message, "variables", bytes, bytes):
+                os.environb[name] = value
         else:
             log.warning("event_unknown type=%s", message["t"])
 

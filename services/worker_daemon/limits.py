@@ -92,9 +92,11 @@ class Confiner:
             self.groups.drop(confined.group)
 
     @property
-    def environment(self) -> dict[str, str]:
-        """What workers get by their own connection, past their zygote."""
-        return self.withheld if self.user is None else {}
+    def environment(self) -> list[tuple[bytes, bytes]]:
+        """Names and values that workers get by their own connection, past their zygote; not all are text."""
+        if self.user is not None:
+            return []
+        return [(os.fsencode(name), os.fsencode(value)) for name, value in self.withheld.items()]
 
 
 def own_memory_bytes(pid: int) -> int:

@@ -119,14 +119,14 @@ class WorkerProcess:
             ours_on_error.pop_all()
         try:
             await asyncio.wait_for(worker._hello.wait(), HELLO_TIMEOUT_S)
+            if variables := limits.confiner.environment:
+                await worker.send_event("environment", {"variables": variables})
         except BaseException as error:
             worker.kill()
             if not isinstance(error, TimeoutError):
                 raise
             text = f"a new worker did not answer in {HELLO_TIMEOUT_S:g} s; nothing was run, run the cell again"
             raise Unavailable("WORKER_LOST", text) from None
-        if limits.confiner.environment:
-            await worker.send_event("environment", {"variables": limits.confiner.environment})
         return worker
 
     def _connect(self, sock: socket.socket, log_fd: int) -> None:

@@ -166,9 +166,10 @@ def test_worker_of_a_control_group_is_ended_with_its_limit_and_the_others_are_no
 
 def test_worker_gets_what_no_zygote_may_see(make_worker: MakeWorker, bare_zygote: Any) -> None:
     worker = make_worker(zygote=bare_zygote, prepare=False)
-    worker.link.send_event("environment", {"variables": {"MY_TOKEN": "secret"}})
+    worker.link.send_event("environment", {"variables": [(b"MY_TOKEN", b"secret"), (b"A_KEY", b"\xff")]})
     worker.prepare()
-    assert looks_of(worker, "os.environ['MY_TOKEN']", "import os") == ["secret"]
+    looks = "os.environ['MY_TOKEN'], list(os.environb[b'A_KEY'])"
+    assert looks_of(worker, looks, "import os") == ["secret", [255]]
 
 
 @pytest.mark.parametrize("title", ["ll-worker:w-1", "x" * 100_000])

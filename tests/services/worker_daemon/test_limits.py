@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from daemon_fakes import SESSION, within
 
-from looseleaf.errors import PreconditionFailed
+from looseleaf.errors import InvalidArgument, PreconditionFailed
 from looseleaf.ids import Epoch, new_worker_id
 from looseleaf.protocol.confinement import CONFINEMENT_VARIABLE, Confinement
 from looseleaf.services.worker_daemon import worker_process
@@ -145,14 +145,27 @@ async def test_worker_of_a_group_is_told_it_and_gives_it_back(parts: Any, tmp_pa
 
 async def test_secrets_of_the_environment_go_past_the_zygote_to_workers_of_the_same_user(parts: Any) -> None:
     asked = parts.forker
-    worker, far = await fork(parts, Confiner(withheld={"MY_TOKEN": "secret"}))
+    # What the environment has need not be text.
+    worker, far = await fork(parts, Confiner(withheld={"MY_TOKEN": "secret", "A_KEY": os.fsdecode(b"\xff")}))
     await within(worker.prepare({"version": 1}))
-    assert [message["variables"] for message in far.told] == [{"MY_TOKEN": "secret"}]
+    assert [message["variables"] for message in far.told] == [[[b"MY_TOKEN", b"secret"], [b"A_KEY", b"\xff"]]]
     nobody = WorkerUser(65534, 65534, (), "/", NOBODY)
     worker, far = await fork(parts, Confiner(nobody, withheld={"MY_TOKEN": "secret"}))
     await within(worker.prepare({"version": 1}))
     assert far.told == []
     assert asked.workers == [*asked.workers[:-1], far]
+
+
+async def test_worker_that_cannot_be_told_its_environment_is_ended(
+    parts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(_worker: WorkerProcess, kind: str, _body: Any) -> None:
+        raise InvalidArgument("MESSAGE_NOT_PLAIN", kind)
+
+    monkeypatch.setattr(WorkerProcess, "send_event", refuse)
+    with pytest.raises(InvalidArgument, match="environment"):
+        await fork(parts, Confiner(withheld={"MY_TOKEN": "secret"}))
+    assert parts.forker.workers[-1].signals == [signal.SIGKILL]
 
 
 def test_environment_of_zygotes_has_no_secrets_and_no_settings_of_services() -> None:
