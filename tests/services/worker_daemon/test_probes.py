@@ -15,7 +15,7 @@ from daemon_fakes import until, within
 
 from looseleaf.errors import Unavailable
 from looseleaf.services.worker_daemon import probes as probes_module
-from looseleaf.services.worker_daemon.core.zygote_facts import ForkProbe, ProbeKey, ProbeResult, Verdict
+from looseleaf.services.worker_daemon.core.zygote_facts import DOUBTFUL, ForkProbe, ProbeKey, ProbeResult, Verdict
 from looseleaf.services.worker_daemon.probe_table import ENVIRONMENTS_MAX, ProbeTable
 from looseleaf.services.worker_daemon.probes import Probes, ProbeSettings
 from looseleaf.services.worker_daemon.reaper import Reaper, become_subreaper
@@ -74,8 +74,9 @@ async def test_probe_result_is_known_afterwards_and_after_a_restart(new_probes: 
 @pytest.mark.parametrize(
     ("lines", "then", "verdict", "culprit", "detail"),
     [
-        (SAID, "os.kill(os.getpid(), 11)", Verdict.ERROR, "sklearn", "its process was killed by SIGSEGV"),
+        (SAID, "os.kill(os.getpid(), 11)", Verdict.PASSING, "sklearn", "its process was killed by SIGSEGV"),
         (SAID, "sys.exit(3)", Verdict.ERROR, "sklearn", "its process exited with code 3"),
+        (SAID, "os.kill(os.getpid(), 9)", Verdict.PASSING, "sklearn", "its process was killed by SIGKILL"),
         ([], "sys.exit(1)", Verdict.ERROR, "", "its process exited with code 1"),
         ([*SAID, "[1, 2"], "time.sleep(1000)", Verdict.ERROR, "sklearn", "not understood"),
         ([*SAID, {"result": {"verdict": "odd"}}], "time.sleep(1000)", Verdict.ERROR, "", "not understood"),
@@ -88,6 +89,8 @@ async def test_probe_that_ends_in_any_way_is_a_verdict(
     result = await within(new_probes(*lines, then=then).probe(KEY))
     assert (result.verdict, result.culprit) == (verdict, culprit)
     assert detail in result.detail
+    # What may pass is not known for ever.
+    assert (new_probes().known(KEY) is None) == (verdict in DOUBTFUL)
 
 
 @pytest.fixture
