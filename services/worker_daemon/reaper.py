@@ -8,6 +8,7 @@ import os
 import signal
 import time
 from collections import OrderedDict
+from contextlib import suppress
 
 from looseleaf.units import KIB
 
@@ -52,7 +53,8 @@ class Reaper:
         future = self._waiting.get(pid)
         if future is None:
             future = asyncio.get_running_loop().create_future()
-            code, ended_s = self._early.pop(pid, (0, float("-inf")))
+            # Kept: the pool and the import cache both ask for a worker that was reaped before either knew its pid.
+            code, ended_s = self._early.get(pid, (0, float("-inf")))
             if time.monotonic() - ended_s <= EARLY_EXIT_S:
                 future.set_result(code)
             else:
@@ -66,7 +68,8 @@ class Reaper:
     def signal(self, pid: int, number: signal.Signals) -> None:
         """Sends a signal to a child whose exit status somebody waits for; does nothing if it has ended."""
         if pid in self._waiting:
-            os.kill(pid, number)
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     def reap(self) -> None:
         """Takes every ended child off the process table."""

@@ -49,7 +49,8 @@ async def test_exit_before_anybody_asked_is_remembered_for_a_while(
 ) -> None:
     first, second = child("raise SystemExit(5)"), child("raise SystemExit(6)")
     await until(lambda: len(reaper._early) == 2)
-    assert reaper.exit_status(first).result() == 5
+    assert [reaper.exit_status(first).result() for _ in range(2)] == [5, 5], "two may wait for one process"
+    assert first not in reaper._waiting
     monkeypatch.setattr(reaper_module, "EARLY_EXIT_S", -1.0)
     assert not reaper.exit_status(second).done(), "by then the pid may be another process's"
 
@@ -68,6 +69,13 @@ async def test_signal_after_the_end_goes_to_nobody(reaper: Reaper, monkeypatch: 
     assert await within(ended) == -9
     monkeypatch.setattr(os, "kill", lambda *_args: pytest.fail("the pid may be another process's"))
     reaper.signal(pid, signal.SIGKILL)
+
+
+async def test_signal_to_a_number_that_no_process_has_is_lost(reaper: Reaper) -> None:
+    pid = 2**22 + 1  # above what Linux gives
+    ended = reaper.exit_status(pid)
+    reaper.signal(pid, signal.SIGKILL)
+    assert not ended.done()
 
 
 async def test_child_that_nobody_asks_about_is_reaped(reaper: Reaper) -> None:
