@@ -19,7 +19,7 @@ class Group:
 
 
 def shared_group(
-    tree: Tree, parent: Node, base: Node, lacking: Iterable[str], times: ImportTimes, limits: TreeLimits
+    tree: Tree, parent: Node, base: Node, lacking: Iterable[str], times: ImportTimes, limits: TreeLimits, now_s: float
 ) -> Group | None:
     """The most popular of the imports that `parent` lacks, with those that every one of its requests wants as well.
 
@@ -30,7 +30,7 @@ def shared_group(
     uses = {
         name: frozenset(place for place, asked in enumerate(compatible) if name in asked)
         for name in lacking
-        if name not in tree.refused
+        if not tree.refuses(name, now_s)
     }
     shared = {name: places for name, places in uses.items() if len(places) >= limits.shared_uses}
     if not shared:

@@ -43,7 +43,7 @@ class Builds:
         parent = best_node(serving, base, imports, closure, self._times)
         if parent is None:
             return []
-        group = shared_group(tree, parent, base, imports - parent.modules, self._times, self._limits)
+        group = shared_group(tree, parent, base, imports - parent.modules, self._times, self._limits, now_s)
         if group is None or not is_worthwhile(group, self._times, self._limits):
             return []
         wanted = parent.imports | set(group.imports)
@@ -98,7 +98,7 @@ class Builds:
             tree.build_after_s = now_s + self._limits.retry_s * 2 ** min(tree.builds_failed, RETRY_DOUBLINGS_MAX)
             tree.builds_failed += 1
         else:
-            tree.refuse([culprit] if culprit in node.added else node.added, verdict)
+            tree.refuse([culprit] if culprit in node.added else node.added, verdict, now_s)
         self.drop(node)
 
     def drop(self, node: Node) -> None:

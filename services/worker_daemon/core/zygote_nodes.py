@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NewType
 
-from looseleaf.services.worker_daemon.core.zygote_facts import Verdict
+from looseleaf.services.worker_daemon.core.zygote_facts import DOUBTFUL, Verdict
 from looseleaf.units import MIB
 
 NodeId = NewType("NodeId", int)
@@ -17,6 +17,8 @@ NodeId = NewType("NodeId", int)
 IMPORTS_MAX: Final = 256
 # Imports of one environment that no node may hold; the oldest are forgotten, and probed again if need be.
 REFUSED_MAX: Final = 512
+# So long a doubtful verdict keeps an import out of every node; it is probed anew then.
+DOUBTFUL_S: Final = 3600.0
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,8 @@ class Node:
 class Tree:
     """One key's nodes and what its requests have taught.
 
-    `refused`: imports that no node may hold. `hopeless`: the base's last start failed. `builds_failed`: in a row, for
-    no known reason.
+    `refused`: imports that no node may hold; `doubted_until_s`: until when, where not for good. `hopeless`: the base's
+    last start failed. `builds_failed`: in a row, for no known reason.
     """
 
     key: TreeKey
@@ -112,15 +114,34 @@ class Tree:
     window: deque[frozenset[str]]
     environment_id: str = ""
     refused: dict[str, Verdict] = field(default_factory=dict)
+    doubted_until_s: dict[str, float] = field(default_factory=dict)
     hopeless: bool = False
     strikes: int = 0
     off_until_s: float = float("-inf")
     build_after_s: float = float("-inf")
     builds_failed: int = 0
 
-    def refuse(self, names: Iterable[str], verdict: Verdict) -> None:
-        """No node may hold these."""
+    def refuse(self, names: Iterable[str], verdict: Verdict, now_s: float) -> None:
+        """No node may hold these; for `DOUBTFUL_S` only, if what the verdict says may have been the host's fault."""
         for name in names:
             self.refused[name] = verdict
+            self.doubted_until_s.pop(name, None)
+            if verdict in DOUBTFUL:
+                self.doubted_until_s[name] = now_s + DOUBTFUL_S
             if len(self.refused) > REFUSED_MAX:
-                del self.refused[next(iter(self.refused))]
+                self._accept(next(iter(self.refused)))
+
+    def refuses(self, name: str, now_s: float) -> bool:
+        """Whether no node may hold it now."""
+        if now_s >= self.doubted_until_s.get(name, float("inf")):
+            self._accept(name)
+        return name in self.refused
+
+    def accept_all(self) -> None:
+        """What was refused was so in another environment."""
+        self.refused.clear()
+        self.doubted_until_s.clear()
+
+    def _accept(self, name: str) -> None:
+        del self.refused[name]
+        self.doubted_until_s.pop(name, None)

@@ -96,7 +96,7 @@ class ImportCacheRules:
         stale = tree.environment_id not in ("", event.environment_id)
         actions = self._kill_tail(event.key, KillWhy.CLOSED) if stale else []
         if stale:
-            tree.refused.clear()
+            tree.accept_all()
         tree.environment_id, tree.hopeless = event.environment_id, False
         self.times.measured(event.seconds)
         base.state, base.imports = NodeState.SERVING, frozenset(event.seconds)
@@ -260,7 +260,7 @@ class ImportCacheRules:
         tree = self.trees[node.key]
         below = descendants(self.nodes, node.id)
         # Its last import is the one that its parent's workers did without.
-        tree.refuse(() if node.is_base else node.added, Verdict.CUDA)
+        tree.refuse(() if node.is_base else node.added, Verdict.CUDA, now_s)
         self._strike(node.key, now_s)
         actions = self._kill(below if node.is_base else [node, *below], KillWhy.POISONED)
         if node.is_base and node.state is NodeState.SERVING:

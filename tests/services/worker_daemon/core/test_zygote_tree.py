@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from looseleaf.services.worker_daemon.core import zygote_events as ev
 from looseleaf.services.worker_daemon.core.zygote_events import Action, ForkFailure, KillWhy
 from looseleaf.services.worker_daemon.core.zygote_facts import ProbeResult, Verdict
-from looseleaf.services.worker_daemon.core.zygote_nodes import NodeId, NodeState, TreeKey, TreeLimits
+from looseleaf.services.worker_daemon.core.zygote_nodes import (
+    DOUBTFUL_S,
+    REFUSED_MAX,
+    NodeId,
+    NodeState,
+    TreeKey,
+    TreeLimits,
+)
 from looseleaf.services.worker_daemon.core.zygote_tree import ImportCacheRules
 from looseleaf.units import MIB
 
@@ -136,6 +143,24 @@ def test_import_that_is_not_clean_is_probed_once_and_never_in_a_node(name: str) 
     for _ in range(4):
         cache.serve(name, "p10")
     assert cache.added(cache.serve(name, "p10")) == ("p10",)
+
+
+@pytest.mark.parametrize(("name", "probes"), [("p03", 1), ("p07", 2), ("p11", 1)])
+def test_verdict_that_may_be_the_hosts_fault_is_asked_for_again_an_hour_later(name: str, probes: int) -> None:
+    cache = Cache()
+    for _ in range(3):
+        cache.serve(name)
+    cache.now_s += DOUBTFUL_S
+    for _ in range(3):
+        assert cache.serve(name) == cache.base
+    assert len([action for action in cache.told if isinstance(action, ev.Probe)]) == probes
+
+
+def test_refused_imports_are_bounded_whatever_their_verdicts() -> None:
+    tree = Cache().rules.trees[KEY]
+    for number in range(3 * REFUSED_MAX):
+        tree.refuse([f"q{number}"], list(Verdict)[number % len(Verdict)], number)
+    assert len(tree.refused) == REFUSED_MAX and tree.doubted_until_s.keys() <= tree.refused.keys()
 
 
 def test_full_cache_evicts_the_leaf_that_was_used_least_lately() -> None:
