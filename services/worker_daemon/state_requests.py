@@ -75,6 +75,8 @@ class StateRequests:
     _slots_asked: int = 0
     # Regions of the last version that was committed over this connection.
     _named: set[RegionKey] = field(default_factory=set)
+    # One at a time, so that a repeat finds the pins of the one before if that was refused.
+    _committing: asyncio.Lock = field(default_factory=asyncio.Lock)
     _commits: set[asyncio.Task[Reply]] = field(default_factory=set)
 
     @property
@@ -206,23 +208,37 @@ class StateRequests:
 
     async def _commit(self, session_id: SessionId, decoded: Manifest, request: Body) -> Reply:
         named = {(ref.region_id, ref.length_bytes) for ref in decoded.region_refs()}
-        keys = [key for key in self.regions.table.pinned(self._save) if key in named]
+        async with self._committing:
+            # A peer that gave up waiting may begin another save meanwhile: each has pins of its own.
+            save, self._save = self._save, object()
+            try:
+                reply = await self._commit_save(save, named, session_id, decoded.version, request)
+            except BaseException:
+                # For a repeat.
+                self.regions.missing(self.regions.table.pinned(save), self._save)
+                raise
+            finally:
+                self.regions.end_save(save)
+                self.regions.unpin(save)
+            self.regions.supersede(self._named - named)
+            self._named = named
+            return reply
+
+    async def _commit_save(
+        self, save: object, named: set[RegionKey], session_id: SessionId, expected: Version, request: Body
+    ) -> Reply:
+        keys = [key for key in self.regions.table.pinned(save) if key in named]
         try:
             version, durable = await self.store.commit(session_id, host_id=self.host_id, **request)
         except LooseLeafError as error:
             if error.code in OUTCOME_UNKNOWN_CODES:
-                self.on_staged(session_id, decoded.version, keys)
+                self.on_staged(session_id, expected, keys)
             raise
-        finally:
-            self.regions.end_save(self._save)
         self.owner.committed = ExecutionId(request["execution_id"]), Version(version)
         if durable:
             self.regions.let_go(keys)
         else:
             self.on_staged(session_id, Version(version), keys)
-        self.regions.unpin(self._save)
-        self.regions.supersede(self._named - named)
-        self._named = named
         return Reply({"version": version, "durable": durable})
 
     def _commit_ended(self, task: asyncio.Task[Reply]) -> None:

@@ -159,6 +159,36 @@ async def test_commit_goes_on_when_its_peer_is_gone(parts: Parts) -> None:
     assert parts.staged == [(SESSION, 1, keys(1))] and peer.requests.owner.committed == ("x-1", 1)
 
 
+@pytest.mark.parametrize("then", ["refused", "put", "repeated"])
+async def test_commit_under_way_and_what_its_peer_does_meanwhile_keep_their_regions_apart(
+    parts: Parts, peer: Peer, then: str
+) -> None:
+    await peer.put(1)
+    parts.store.may_commit.clear()
+    committing = asyncio.create_task(peer.commit(1))
+    await until(peer.requests._committing.locked)
+    expected = [(SESSION, 1, keys(1))]
+    more: list[Any] = []
+    if then == "refused":
+        parts.store.errors["admit_save"] = [CapacityExceeded("SESSION_FULL", "too large")]
+        with pytest.raises(CapacityExceeded):
+            await peer.ask("have_regions", regions=rows(1, 2))
+    elif then == "put":
+        assert await peer.ask("have_regions", regions=rows(1, 2)) == {"missing": [1]}
+        await peer.put(2)
+    else:
+        parts.store.errors["commit"] = [CapacityExceeded("STORE_FULL", "full")]
+        more = [asyncio.create_task(peer.commit(1))]
+    parts.store.may_commit.set()
+    ended = await within(asyncio.gather(committing, *more, return_exceptions=True))
+    assert [isinstance(one, CapacityExceeded) for one in ended] == ([True, False] if more else [False])
+    if then == "put":
+        await peer.commit(1, 2, parent=1)
+        expected.append((SESSION, 2, keys(1, 2)))
+    assert parts.staged == expected
+    assert all(key in parts.regions.table for _, _, staged in expected for key in staged)
+
+
 async def test_regions_of_a_save_without_commit_go_with_the_connection(parts: Parts) -> None:
     peer = Peer(parts)
     await peer.put(1, 2)
