@@ -36,7 +36,7 @@ class ZygoteChannel:
         self._closed = False
         # A zygote answers one request at a time; what waits for its turn has not been sent.
         self._turn = asyncio.Lock()
-        # The import that it is at, before it is ready.
+        # The import that it is at, before it is ready: what is late or ends then does so at this one.
         self.importing = ""
         self._loop.add_reader(sock, self._read)
 
@@ -46,7 +46,8 @@ class ZygoteChannel:
         return self._closed
 
     async def ready(self, timeout_s: float) -> Message:
-        """The zygote's `READY`. Raises Unavailable `ZYGOTE_FAILED`, Timeout `ZYGOTE_TIMEOUT`."""
+        """The zygote's `READY`. Raises Unavailable `ZYGOTE_FAILED`, Timeout `ZYGOTE_TIMEOUT`; in both `name` is the
+        import that it was at, empty if it was at none."""
         return await self._answer(NO_REQUEST, timeout_s)
 
     @property
@@ -82,11 +83,12 @@ class ZygoteChannel:
             return await asyncio.wait_for(self._answers[request_id], timeout_s)
         except TimeoutError:
             text = f"the process that workers are forked from did not answer in {timeout_s:g} s"
-            if request_id == NO_REQUEST and self.importing:
-                text = f"{text}; it was importing {self.importing}"
-            raise Timeout("ZYGOTE_TIMEOUT", text, name=self.importing) from None
+            raise Timeout("ZYGOTE_TIMEOUT", text + self._where(), name=self.importing) from None
         finally:
             self._answers.pop(request_id, None)
+
+    def _where(self) -> str:
+        return f"; it was importing {self.importing}" if self.importing else ""
 
     def _read(self) -> None:
         while not self._closed:
@@ -107,6 +109,8 @@ class ZygoteChannel:
         if message["t"] == "IMPORTING":
             self.importing = str(message.get("name", ""))
             return
+        if message["t"] == "READY":
+            self.importing = ""
         request_id = message.get("id", NO_REQUEST)
         answer = self._answers.get(request_id) if type(request_id) is int else None
         if answer is None or answer.done():
@@ -125,7 +129,8 @@ class ZygoteChannel:
         self._sock.close()
         for answer in self._answers.values():
             if not answer.done():
-                answer.set_exception(_ended())
+                text = "the process that workers are forked from ended"
+                answer.set_exception(Unavailable("ZYGOTE_FAILED", text + self._where(), name=self.importing))
                 answer.exception()  # read it: nobody may be waiting
 
 
@@ -136,7 +141,3 @@ def _refused(request_id: int, message: Message) -> LooseLeafError:
         return Unavailable("ZYGOTE_FAILED", text, **told)
     text = f"no worker could be forked: {message.get('text')}; nothing was run, run the cell again"
     return Unavailable("FORK_FAILED", text, errno=message.get("errno"))
-
-
-def _ended() -> LooseLeafError:
-    return Unavailable("ZYGOTE_FAILED", "the process that workers are forked from ended")
