@@ -18,6 +18,8 @@ from typing import Any, Final
 from looseleaf.protocol.confinement import Confinement
 
 ZYGOTE_UMASK: Final = 0o077
+# Twice what a daemon waits for a probe or a forked zygote: who hangs in an import must not outlive it for ever.
+IMPORT_LIMIT_S: Final = 120.0
 # Where the system runs out of memory, the cell that took it goes before the services and the notebooks.
 WORKER_OOM_SCORE: Final = 300
 # Python itself ignores these; everything else goes back to its default, whatever a package made of it.
@@ -38,6 +40,17 @@ def isolate_zygote() -> None:
     os.umask(ZYGOTE_UMASK)
     _prctl(_PR_SET_DUMPABLE, 0)
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+
+
+def end_after(limit_s: float) -> None:
+    """The system ends this process by SIGALRM so long from now, whatever it hangs in; 0: not any more.
+
+    No process that it forks has that limit.
+    """
+    if limit_s:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
 
 
 def undo_imports() -> None:

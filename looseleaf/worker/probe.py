@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from looseleaf.protocol.frames import close_fds
 from looseleaf.units import GIB, KIB
-from looseleaf.worker.isolation import become_subreaper, leave_the_network
+from looseleaf.worker.isolation import IMPORT_LIMIT_S, become_subreaper, end_after, leave_the_network
 from looseleaf.worker.probe_checks import Finding, Surroundings, children, in_bad_fork, thread_count, unclean_since
 from looseleaf.worker.probe_origins import foreign_module, installed_folders
 
@@ -61,12 +61,14 @@ def become_probe(birth: Birth, inherited: Inheritance, imports: list[str]) -> No
 
 def run_probe(
     fd: int, imports: Sequence[str], *, within: AbstractContextManager[Any] | None = None,
-    smoke_limit_s: float = SMOKE_LIMIT_S,
+    smoke_limit_s: float = SMOKE_LIMIT_S, limit_s: float = IMPORT_LIMIT_S,
 ) -> None:
     """Imports each of `imports` in this process and writes to `fd` what came of it; spoils this process.
 
-    It stops at the first import that is not clean. At the end no process is left that the imports started.
+    It stops at the first import that is not clean. At the end no process is left that the imports started. After
+    `limit_s` this process is ended, if the daemon that should do so earlier is gone.
     """
+    end_after(limit_s)
     _confine()
     before, folders = Surroundings.here(), installed_folders()
     modules, private_bytes, threads = set(sys.modules), _private_bytes(), thread_count()
@@ -195,6 +197,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from looseleaf.worker.shell import build_shell
 
     gc.disable()
+    end_after(IMPORT_LIMIT_S)
     trap = build_shell().builtin_trap
     with trap:
         for name in filter(None, options.base.split(",")):

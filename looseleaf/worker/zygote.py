@@ -24,7 +24,7 @@ from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed
 from looseleaf.protocol import fields
 from looseleaf.protocol.control import ControlSocket
 from looseleaf.protocol.frames import PROTOCOL_VERSION, Message, close_fds
-from looseleaf.worker.isolation import isolate_zygote, set_title, undo_imports
+from looseleaf.worker.isolation import IMPORT_LIMIT_S, end_after, isolate_zygote, set_title, undo_imports
 from looseleaf.worker.probe import become_probe
 from looseleaf.worker.probe_checks import thread_count
 from looseleaf.worker.shell import WorkerShell, build_shell
@@ -46,10 +46,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="looseleaf.worker.zygote")
     parser.add_argument("--ctl-fd", type=int, required=True)
     parser.add_argument("--imports", default="", help="comma-separated modules to import before serving")
+    parser.add_argument("--import-limit-s", type=float, default=IMPORT_LIMIT_S, help="end if they take longer")
     options = parser.parse_args(argv)
     os.set_inheritable(options.ctl_fd, False)
     control = ControlSocket(socket.socket(fileno=options.ctl_fd))
     isolate_zygote()
+    end_after(options.import_limit_s)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     streams = (OutStream("stdout", 1), OutStream("stderr", 2))
     sys.stdout, sys.stderr = streams
@@ -74,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         control.send(text)
         sys.stderr.write(f"{error}\n")
         return EXIT_UNCLEAN
+    end_after(0)
     undo_imports()
     BASELINE.begin()
     gc.collect()

@@ -16,7 +16,7 @@ from looseleaf.environment import Environment
 from looseleaf.errors import LooseLeafError, PreconditionFailed, Unavailable
 from looseleaf.protocol.control import ControlSocket
 from looseleaf.protocol.frames import PROTOCOL_VERSION, Message, close_fds
-from looseleaf.worker.isolation import set_title
+from looseleaf.worker.isolation import IMPORT_LIMIT_S, end_after, set_title
 from looseleaf.worker.probe_checks import thread_count
 from looseleaf.worker.thread_counts import loaded_thread_libraries
 from looseleaf.worker.zygote_imports import check_clean, import_head, known_modules, load_later, memory_bytes
@@ -50,11 +50,16 @@ def become_node(
 def _serve(
     control: ControlSocket, inherited: Inheritance, environment: Environment, imports: Sequence[str]
 ) -> int:
-    """Imports, says so, serves until the daemon's end closes. The exit status: 3 if it may not serve."""
+    """Imports, says so, serves until the daemon's end closes. The exit status: 3 if it may not serve.
+
+    It is ended after `IMPORT_LIMIT_S` of imports, if the daemon that should do so earlier is gone.
+    """
     from looseleaf.worker.zygote import EXIT_UNCLEAN, Zygote
 
+    end_after(IMPORT_LIMIT_S)
     try:
         ready, grown = _grow(control, inherited, environment, imports)
+        end_after(0)
         control.send(ready)
     except Unavailable:
         return 0  # the daemon has given it up

@@ -18,6 +18,7 @@ import structlog
 from looseleaf.environment import Environment
 from looseleaf.errors import LooseLeafError, Timeout, Unavailable
 from looseleaf.protocol import fields
+from looseleaf.services.worker_daemon.core.restart_pause import RestartPause
 from looseleaf.services.worker_daemon.reaper import Reaper, describe_exit
 from looseleaf.services.worker_daemon.scrubbed_env import scrubbed
 from looseleaf.services.worker_daemon.zygote_channel import ZygoteChannel
@@ -30,6 +31,12 @@ RESTART_WAIT_S = 20.0
 EXIT_TIMEOUT_S = 2.0
 RESTART_DELAY_S_MIN = 0.5
 RESTART_DELAY_S_MAX = 30.0
+# One that ends before is started again with a pause.
+LIVED_S_MIN = 60.0
+# Its memory takes milliseconds to tell, and a fork may wait for its turn.
+STAT_TIMEOUT_S = 2.0
+# Before a base, whose end costs everybody, is ended for it.
+STATS_UNANSWERED_MAX = 2
 # Zygotes compute nothing; one thread each means no thread pool is lost at a fork. Workers raise it by API.
 SINGLE_THREADED = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
@@ -79,6 +86,9 @@ class Zygote:
         self._serving = asyncio.Event()
         self._exited: asyncio.Future[int] | None = None
         self._was_ready = False
+        self._serving_since_s = 0.0
+        self._pause = RestartPause(RESTART_DELAY_S_MIN, RESTART_DELAY_S_MAX, LIVED_S_MIN)
+        self._stats_unanswered = 0
         self._keeper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -114,6 +124,7 @@ class Zygote:
         self._channel = channel
         self._serving.set()
         self._was_ready = True
+        self._serving_since_s, self._stats_unanswered = time.monotonic(), 0
         self.on_ready()
         log.info(
             "zygote_ready",
@@ -127,6 +138,8 @@ class Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         command = [self.settings.python, "-P", "-s", "-m", "looseleaf.worker.zygote"]
         command += ["--ctl-fd", str(theirs.fileno()), "--imports", ",".join(self.settings.imports)]
+        # For one that outlives this daemon in an import; the daemon itself waits less.
+        command += ["--import-limit-s", str(2 * self.settings.start_timeout_s)]
         try:
             with theirs, open(self.settings.log_path, "ab") as log_file:
                 process: subprocess.Popen[Any] = subprocess.Popen(
@@ -177,16 +190,24 @@ class Zygote:
             assert self._exited is not None
             code = await asyncio.shield(self._exited)
             log.warning("zygote_died", pid=self.pid, how=describe_exit(code))
+            lived_s = time.monotonic() - self._serving_since_s
             await self._end()
             self.on_down(False)
+            await self._wait(lived_s)
             await self._until_started()
 
     async def _until_started(self) -> None:
-        delay_s = RESTART_DELAY_S_MIN
         while not await self._restarted():
             self.on_down(True)
-            await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, RESTART_DELAY_S_MAX)
+            await self._wait(0.0)
+
+    async def _wait(self, lived_s: float) -> None:
+        pause_s = self._pause.after(lived_s)
+        if pause_s:
+            log.warning("zygote_restart_delayed", seconds=pause_s)
+            # Nobody should wait for it as for one that is being started.
+            self.on_down(True)
+            await asyncio.sleep(pause_s)
 
     async def _restarted(self) -> bool:
         try:
@@ -230,10 +251,22 @@ class Zygote:
         await self._serving_channel()
 
     async def pss_bytes(self) -> int | None:
-        """Memory of a zygote that has nothing to do; None if it is busy or down. Raises as `ZygoteChannel.fork`."""
+        """Memory of a zygote that has nothing to do; None if it is busy or down. Raises as `ZygoteChannel.fork`.
+
+        One that does not answer twice in a row is ended: found here, it costs no cell the time of a fork.
+        """
         if self._channel is None or self._channel.closed or self._channel.busy:
             return None
-        return await self._channel.pss_bytes(FORK_TIMEOUT_S)
+        try:
+            found = await self._channel.pss_bytes(STAT_TIMEOUT_S)
+        except Timeout:
+            self._stats_unanswered += 1
+            if self._stats_unanswered >= STATS_UNANSWERED_MAX:
+                log.error("zygote_hangs", pid=self.pid)
+                self.kill()
+            raise
+        self._stats_unanswered = 0
+        return found
 
     def kill(self) -> None:
         """Ends its process, which is started again."""

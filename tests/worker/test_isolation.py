@@ -8,18 +8,24 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from looseleaf.dirty_tracker.written import pagemap_support
+from looseleaf.environment import Environment
 from looseleaf.protocol.confinement import CONFINEMENT_VARIABLE, Confinement
+from looseleaf.protocol.control import ControlSocket
 from looseleaf.services.worker_daemon.memory_groups import MemoryGroups
 from looseleaf.units import MIB, REGION_BYTES
-from looseleaf.worker import isolation
+from looseleaf.worker import isolation, zygote_node
+from looseleaf.worker.probe import run_probe
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may run a process as another user")
 NOBODY = 65534
@@ -61,6 +67,47 @@ def test_zygote_is_closed_to_others_of_its_user() -> None:
         return [dumpable(), os.getcwd(), os.umask(0), resource.getrlimit(resource.RLIMIT_CORE)[0]]
 
     assert in_child(look) == [0, "/", 0o077, 0]
+
+
+HANGS = "import signal, time\nsignal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])\ntime.sleep(1000)"
+
+
+def ended_by(work: Callable[[], Any]) -> int:
+    """The signal that ends a forked process at `work`; 0 if none does."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize("role", ["probe", "node"])
+def test_process_that_hangs_in_an_import_ends_without_a_daemon(
+    role: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hangs_here.py").write_text(HANGS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(zygote_node, "IMPORT_LIMIT_S", 0.01)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    inherited: Any = SimpleNamespace(shell=SimpleNamespace(builtin_trap=nullcontext()), environment_id="")
+    as_role = {
+        "probe": lambda: run_probe(theirs.fileno(), ["hangs_here"], limit_s=0.01),
+        "node": lambda: zygote_node._serve(ControlSocket(theirs), inherited, Environment("", ()), ["hangs_here"]),
+    }  # fmt: skip
+    with ours, theirs:
+        assert ended_by(as_role[role]) == -signal.SIGALRM
+
+
+def test_limit_of_imports_is_gone_once_a_process_serves() -> None:
+    def look() -> Any:
+        isolation.end_after(1000)
+        before = signal.getitimer(signal.ITIMER_REAL)[0]
+        isolation.end_after(0)
+        return [before > 0, signal.getitimer(signal.ITIMER_REAL)]
+
+    assert in_child(look) == [True, [0, 0]]
 
 
 def test_real_zygote_stands_in_the_root_folder(bare_zygote: Any) -> None:
