@@ -106,6 +106,10 @@ class ZygoteNode:
             return None
         try:
             return await self._channel.pss_bytes(NODE_FORK_TIMEOUT_S)
+        except Timeout:
+            # It would not fork either; found here, it costs no cell that time.
+            self.kill()
+            return None
         except LooseLeafError:
             return None
 

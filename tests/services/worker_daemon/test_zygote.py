@@ -134,6 +134,23 @@ async def test_zygote_that_hangs_is_killed_and_replaced(
     channel.close()
 
 
+async def test_stopped_zygote_is_found_by_the_look_at_its_memory(
+    new_zygote: NewZygote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zygote_module, "STAT_TIMEOUT_S", 0.05)
+    zygote = await new_zygote("hang")
+    first = zygote.pid
+    down: list[bool] = []
+    zygote.on_down = down.append
+    monkeypatch.setenv("FAKE_ZYGOTE", "fork")
+    for _ in range(zygote_module.STATS_UNANSWERED_MAX):
+        assert not down
+        with pytest.raises(Timeout, match="ZYGOTE_TIMEOUT"):
+            await zygote.pss_bytes()
+    await until(lambda: down == [False] and zygote._serving.is_set())
+    assert zygote.pid != first
+
+
 async def test_killed_zygote_that_cannot_start_again_is_tried_until_it_can(
     new_zygote: NewZygote, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,7 +181,20 @@ async def test_restart_leaves_out_the_import_that_made_a_start_fail(
     zygote.on_down = on_down
     os.kill(zygote.pid, signal.SIGKILL)
     await until(lambda: zygote.imports == ("json",) and zygote._serving.is_set())
-    assert down == [False, True]
+    assert down[:2] == [False, True]
+
+
+async def test_zygote_that_dies_again_soon_is_not_waited_for(
+    new_zygote: NewZygote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zygote = await new_zygote("fork")
+    down: list[bool] = []
+    zygote.on_down = down.append
+    for told in ([False], [False, False, True]):
+        dead = zygote.pid
+        os.kill(dead, signal.SIGKILL)
+        await until(lambda: zygote.pid != dead and zygote._serving.is_set())  # noqa: B023
+        assert down == told
 
 
 async def test_stop_ends_the_zygote_and_no_fork_follows(
