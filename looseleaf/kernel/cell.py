@@ -13,8 +13,7 @@ from looseleaf.recipe.recipe import Recipe
 class Cell:
     """`recipe`: as it was at Run. `rest`: the text without looks at variables. `began_s`: Run, on the monotonic clock.
 
-    `used`: what it used of a GPU when it ran on the CPU, where it was taken back; empty if it was not. `noted`:
-    something was told under it before it ran.
+    `used`: what it used of a GPU when it ran on the CPU, where it was taken back; empty if it was not.
     """
 
     request: CellRequest
@@ -24,4 +23,3 @@ class Cell:
     allow_stdin: bool
     began_s: float
     used: str = ""
-    noted: bool = False

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from looseleaf.error_pages import page_of
 from looseleaf.errors import InvalidArgument, LooseLeafError
+from looseleaf.kernel.passing_line import PassingLine, ShownOutputs
 
 PLAIN_TYPES: Final = frozenset(
     {"stream", "display_data", "update_display_data", "execute_result", "clear_output", "error"}
@@ -36,30 +36,14 @@ class RequestPublisher:
     def __init__(self, parent: Any, publishers: Publishers) -> None:
         self._parent = parent
         self._publishers = publishers
-        # Of a text that stands where the first output will be; empty while there is none.
-        self._place_id = ""
-        self._place_is_taken = False
-
-    def hold_place(self, text: str) -> bool:
-        """Shows `text` instead of the one before until anything else is published; False if something was."""
-        if self._place_is_taken:
-            return False
-        kind = "update_display_data" if self._place_id else "display_data"
-        self._place_id = self._place_id or uuid.uuid4().hex
-        content = {"data": {"text/plain": text}, "metadata": {}, "transient": {"display_id": self._place_id}}
-        self._publishers.publish_under(self._parent, kind, content, {}, [])
-        return True
-
-    def give_up_place(self) -> None:
-        """Takes the text of `hold_place` away, for good."""
-        self._place_is_taken = True
-        if self._place_id:
-            self._place_id = ""
-            self._publishers.publish_under(self._parent, "clear_output", {"wait": False}, {}, [])
+        # Stands where the first output will be.
+        self.line = PassingLine(
+            parent, publishers.shown, lambda kind, content: publishers.publish_under(parent, kind, content, {}, [])
+        )
 
     def publish(self, msg_type: str, content: dict[str, Any], metadata: dict[str, Any], buffers: list[bytes]) -> None:
         """See Publisher."""
-        self.give_up_place()
+        self.line.end()
         if msg_type in COMM_TYPES:
             self._publishers.follow_comm({"type": msg_type, **content, "buffers": buffers}, self)
         self._publishers.publish_under(self._parent, msg_type, content, metadata, buffers)
@@ -77,7 +61,8 @@ class Publishers:
     """Publishers of requests by the ids that workers know them by, the newest `ORIGINS_MAX`. Thread-safe.
 
     `publish_under(parent, msg_type, content, metadata, buffers)` sends. `follow_comm(message, publisher)` hears of each
-    comm message before it is sent. `newest()` is the kernel's newest request.
+    comm message before it is sent. `newest()` is the kernel's newest request. `shown` is to watch all that the kernel
+    sends.
     """
 
     def __init__(
@@ -85,9 +70,11 @@ class Publishers:
         publish_under: Callable[..., None],
         follow_comm: Callable[[Mapping[str, Any], RequestPublisher], None],
         newest: Callable[[], Any],
+        shown: ShownOutputs | None = None,
     ) -> None:
         self.publish_under = publish_under
         self.follow_comm = follow_comm
+        self.shown = shown or ShownOutputs()
         self._newest = newest
         self._by_origin: OrderedDict[str, RequestPublisher] = OrderedDict()
         self._lock = threading.RLock()

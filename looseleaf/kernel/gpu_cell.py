@@ -179,7 +179,7 @@ class GpuCell:
                 key: value for key, value in event.items() if key not in ("t", "id", "kind", "execution_id")
             }
             if kind == "stage" and event.get("stage") == RUNNING:
-                self._publisher.give_up_place()
+                self._publisher.line.end()
 
     def _publish(self, event: Message) -> None:
         try:

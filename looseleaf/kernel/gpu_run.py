@@ -119,7 +119,7 @@ class GpuRun:
     async def run(self) -> GpuRunOutcome:
         """The outcome. Everything that a person must know of it was published; never raises a LooseLeafError."""
         frame = self._frame
-        with wait_told(frame.publisher, self._began_s, frame.tells_after_s, self._news):
+        with wait_told(frame.publisher.line, self._began_s, frame.tells_after_s, self._news):
             return await self._run()
 
     def _news(self) -> dict[str, Any]:

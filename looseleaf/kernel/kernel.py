@@ -39,6 +39,7 @@ from looseleaf.kernel.messages import flush_streams, message_type_of
 from looseleaf.kernel.outgoing import watch_outgoing
 from looseleaf.kernel.outputs import ResultCache
 from looseleaf.kernel.pages import Pages
+from looseleaf.kernel.passing_line import ShownOutputs
 from looseleaf.kernel.post_mortem import PostMortem
 from looseleaf.kernel.predictions import Predictions
 from looseleaf.kernel.preparations import Preparations
@@ -88,7 +89,8 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, WorkerCells, _Base): 
             journal_root(config.run_dir), lambda: self.looseleaf.title, config.journal_bytes_max
         )
         self._usage = GpuUsage(self.looseleaf)
-        watch_outgoing(self.session, self._journal.take, self._usage.add)
+        shown = ShownOutputs()
+        watch_outgoing(self.session, self._journal.take, self._usage.add, shown.take)
         self._post_mortem = PostMortem(self.shell)
         travel = TimeTravel(self.looseleaf, hidden, lambda: self._run is not None)
         self._labels = LabelLog()
@@ -112,7 +114,7 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, WorkerCells, _Base): 
         self._replies = CellReplies(self.shell, self)
         self.looseleaf.rebinding = self._results.following
         comms = WorkerComms(self.comm_manager, self.publish)
-        self._publishers = Publishers(self.publish_under, comms.follow, lambda: self._newest)
+        self._publishers = Publishers(self.publish_under, comms.follow, lambda: self._newest, shown)
         self._left = LeftNotes(self._publishers)
         places = CommPlaces(
             self.looseleaf, comms, self._publishers, lambda: self._run,
@@ -223,7 +225,7 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, WorkerCells, _Base): 
             recipe = self._route(request)
         if note := self.looseleaf.take_notes():
             publish_output(self, {"type": "stream", "name": "stderr", "text": note})
-        cell = Cell(request, recipe, rest.source, user_expressions, allow_stdin, began_s, noted=bool(note))
+        cell = Cell(request, recipe, rest.source, user_expressions, allow_stdin, began_s)
         if recipe.label == "gpu":
             waits = waits_for_gpu(recipe, request.source, sys.modules)
             if (reply := await self._run_on_worker(cell, waits=waits)) is not None:

@@ -98,9 +98,9 @@ class WorkerCells:
             run.end()
 
     def _tells_wait_after_s(self, cell: Cell) -> float:
-        """0 where a page of ours shows it, no page shows the line, or it would take away what stands there."""
+        """0 where a page of ours shows it, or no page shows the line."""
         for_page = bool(cell.request.cell_id) and cell.request.priority == "interactive"
-        return self.looseleaf.config.wait_line_after_s if for_page and not cell.noted and not self._pages.known else 0.0
+        return self.looseleaf.config.wait_line_after_s if for_page and not self._pages.known else 0.0
 
     def _end_gpu_cell(self, cell: Cell, outcome: GpuRunOutcome, count: int) -> dict[str, Any]:
         session, request, reply = self.looseleaf, cell.request, outcome.reply
