@@ -29,7 +29,8 @@ class TreeLimits:
     `window`: requests that count for what is shared; `shared_uses`: of these must want an import before a node gets it.
     `saves_s_min`: a node must spare a worker so much. `attempts_max`: forks that are tried for one request before a
     fresh process is. `strikes_max`: requests in a row that no zygote could serve, after which all get fresh processes
-    for `off_s`. `retry_s`: until the next build after one that failed for no known reason, doubled each time.
+    for `off_s`; as many poisonings do the same, unless `poison_memory_s` lie between two, and each that follows for
+    twice as long. `retry_s`: until the next build after one that failed for no known reason, doubled each time.
     `busy_forks`: so many forks under way may be disturbed by a build.
     """
 
@@ -42,6 +43,7 @@ class TreeLimits:
     attempts_max: int = 3
     strikes_max: int = 3
     off_s: float = 300.0
+    poison_memory_s: float = 7200.0
     retry_s: float = 10.0
     busy_forks: int = 2
 
@@ -106,7 +108,8 @@ class Tree:
     """One key's nodes and what its requests have taught.
 
     `refused`: imports that no node may hold; `doubted_until_s`: until when, where not for good. `hopeless`: the base's
-    last start failed. `builds_failed`: in a row, for no known reason.
+    last start failed. `builds_failed`: in a row, for no known reason. `poisonings`: in a row, the last at `poisoned_s`;
+    forks that work say nothing against them, for what is poisoned forks well.
     """
 
     key: TreeKey
@@ -117,6 +120,8 @@ class Tree:
     doubted_until_s: dict[str, float] = field(default_factory=dict)
     hopeless: bool = False
     strikes: int = 0
+    poisonings: int = 0
+    poisoned_s: float = float("-inf")
     off_until_s: float = float("-inf")
     build_after_s: float = float("-inf")
     builds_failed: int = 0

@@ -31,6 +31,8 @@ from looseleaf.services.worker_daemon.core.zygote_score import ImportTimes, best
 
 # Weight of the newest fork in a node's fork time.
 _NEWEST_FORK: Final = 0.2
+# The time without zygotes grows to so many doublings while poisonings go on: more than an hour.
+OFF_DOUBLINGS_MAX: Final = 4
 
 
 @dataclass
@@ -261,12 +263,20 @@ class ImportCacheRules:
         below = descendants(self.nodes, node.id)
         # Its last import is the one that its parent's workers did without.
         tree.refuse(() if node.is_base else node.added, Verdict.CUDA, now_s)
-        self._strike(node.key, now_s)
+        self._count_poisoning(tree, now_s)
         actions = self._kill(below if node.is_base else [node, *below], KillWhy.POISONED)
         if node.is_base and node.state is NodeState.SERVING:
             actions.append(ev.Kill(node.id, KillWhy.POISONED))
             self._bury(node)
         return actions
+
+    def _count_poisoning(self, tree: Tree, now_s: float) -> None:
+        if now_s - tree.poisoned_s >= self.limits.poison_memory_s:
+            tree.poisonings = 0
+        tree.poisonings, tree.poisoned_s = tree.poisonings + 1, now_s
+        over = tree.poisonings - self.limits.strikes_max
+        if over >= 0:
+            tree.off_until_s = now_s + self.limits.off_s * 2 ** min(over, OFF_DOUBLINGS_MAX)
 
     def _sampled(self, event: ev.Sampled, now_s: float) -> list[Action]:
         for node_id, pss_bytes in event.pss_bytes.items():

@@ -266,10 +266,35 @@ def test_poisoned_node_goes_with_all_below_it_and_its_import_is_refused() -> Non
     assert first in cache.rules.nodes
 
 
-def test_three_strikes_give_fresh_processes_for_a_while() -> None:
+def poison(cache: Cache) -> None:
+    """A worker of the base is forked well and cannot use CUDA."""
+    assert cache.serve("torch") == cache.base
+    cache.tell(ev.Poisoned(cache.base))
+    cache.ready()
+
+
+def test_three_poisonings_give_fresh_processes_for_a_while_and_each_more_for_longer() -> None:
+    cache = Cache(off_s=100.0)
+    for _ in range(2):
+        poison(cache)
+    for off_s in (100.0, 200.0, 400.0):
+        poison(cache)
+        cache.now_s += off_s - 10.0
+        assert [type(action) for action in cache.ask("torch")] == [ev.ForkFresh]
+        cache.now_s += 10.0
+    cache.now_s += cache.rules.limits.poison_memory_s
+    for _ in range(2):
+        poison(cache)
+    assert [type(action) for action in cache.ask("torch")] == [ev.Fork]
+
+
+def test_three_forks_without_an_answer_give_fresh_processes_for_a_while() -> None:
     cache = Cache(off_s=100.0)
     for _ in range(3):
-        cache.tell(ev.Poisoned(cache.base))
+        (fork,) = cache.ask("torch")
+        assert isinstance(fork, ev.Fork)
+        _kill, fresh = cache.tell(ev.ForkFailed(fork.request, ForkFailure.TIMEOUT))
+        assert fresh == ev.ForkFresh(fork.request)
         cache.ready()
     assert [type(action) for action in cache.ask("torch")] == [ev.ForkFresh]
     cache.now_s += 100.0
