@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from looseleaf.errors import InvalidArgument, LooseLeafError
+from looseleaf.errors import CapacityExceeded, InvalidArgument, LooseLeafError
 from looseleaf.ids import HostId, SessionId, new_request_id
 from looseleaf.protocol import fields
 from looseleaf.rpc.client import NO_DEADLINE, Channel
@@ -29,6 +29,8 @@ PREPARE_TIMEOUT_S = 60.0
 RELEASE_TIMEOUT_S = 5.0
 # A worker that does not end by itself is killed; see WorkerProcess.end.
 EVICT_TIMEOUT_S = 10.0
+# Each lasts some seconds at most.
+EVICTIONS_MAX = 256
 
 Body = dict[str, Any]
 
@@ -73,6 +75,7 @@ class Clients:
         self._host_id = host_id
         self._evict_session = evict_session
         self._addresses = addresses
+        self._evictions: set[asyncio.Task[tuple[int, list[str]]]] = set()
 
     async def record_runs(self, session_id: SessionId, runs: list[Any]) -> int:
         """See RelayClients."""
@@ -119,12 +122,41 @@ class Clients:
                 await asyncio.gather(writer, return_exceptions=True)
 
     async def evict_workers(self, session_id: SessionId) -> tuple[int, list[str]]:
-        """See RelayClients."""
+        """See RelayClients. Goes on if the caller is cancelled, as that of a kernel that asks at its end.
+
+        Raises CapacityExceeded `TOO_MANY_REQUESTS` beyond `EVICTIONS_MAX` at once.
+        """
+        if len(self._evictions) >= EVICTIONS_MAX:
+            text = f"more than {EVICTIONS_MAX} sessions end their workers at once; ask again later"
+            raise CapacityExceeded("TOO_MANY_REQUESTS", text)
+        task = asyncio.create_task(self._evict_everywhere(session_id))
+        self._evictions.add(task)
+        task.add_done_callback(self._evicted)
+        return await asyncio.shield(task)
+
+    def _evicted(self, task: asyncio.Task[tuple[int, list[str]]]) -> None:
+        self._evictions.discard(task)
+        # Whoever has asked may be gone.
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.info("workers_not_evicted", error=type(error).__name__)
+
+    async def _evict_everywhere(self, session_id: SessionId) -> tuple[int, list[str]]:
+        # Those here do not wait for the scheduler, which knows the other hosts and may hang.
+        here, there = await asyncio.gather(
+            self._evict_session(session_id), self._evict_elsewhere(session_id), return_exceptions=True
+        )
+        if isinstance(here, BaseException):
+            raise here
+        if isinstance(there, BaseException):
+            raise there
+        silent = [host for host, evicted in there.items() if evicted is None]
+        return here + sum(evicted or 0 for evicted in there.values()), silent
+
+    async def _evict_elsewhere(self, session_id: SessionId) -> dict[str, int | None]:
+        """See `_evict_at`, by host."""
         others = {host: where for host, where in (await self._addresses([])).items() if host != self._host_id}
-        there = asyncio.gather(*(self._evict_at(where, session_id) for where in others.values()))
-        here = await self._evict_session(session_id)
-        silent = [host for host, evicted in zip(others, await there, strict=True) if evicted is None]
-        return here + sum(evicted or 0 for evicted in await there), silent
+        evicted = await asyncio.gather(*(self._evict_at(where, session_id) for where in others.values()))
+        return dict(zip(others, evicted, strict=True))
 
     async def _evict_at(self, address: str, session_id: SessionId) -> int | None:
         """How many workers of the session the daemon there has ended; None if it did not answer."""

@@ -371,8 +371,8 @@ class WorkerPool:
 
     async def evict_session(self, session_id: SessionId) -> int:
         """Ends the session's idle workers; how many went."""
-        workers = self.roster.of_session(session_id)
-        return sum([await self.evict(facts.worker_id, worker_ends.ASKED, even_held=True) for facts in workers])
+        ids = [facts.worker_id for facts in self.roster.of_session(session_id)]
+        return sum(await asyncio.gather(*(self.evict(each, worker_ends.ASKED, even_held=True) for each in ids)))
 
     async def make_way(self, lease: HeldLease, but: WorkerProcess | None) -> None:
         """Ends every worker but one that holds memory of the lease's GPUs; preparations that use one fail.

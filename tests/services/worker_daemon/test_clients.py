@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from daemon_fakes import SESSION, until, within
 
-from looseleaf.errors import InvalidArgument
+from looseleaf.errors import CapacityExceeded, InvalidArgument
 from looseleaf.ids import HostId
 from looseleaf.rpc.client import Channel, open_channel
 from looseleaf.rpc.server import Registration, RpcServer
@@ -54,6 +54,9 @@ class Host(WorkerDaemonServiceServicer):
         self.ended = asyncio.Event()
         self.released: list[Any] = []
         self.evicted: list[str] = []
+        self.evicted_here = asyncio.Event()
+        self.addresses_known = asyncio.Event()
+        self.addresses_known.set()
 
     async def ReleaseUnsaved(self, request: Any, context: Any) -> Any:
         self.released.append((request.session_id, request.worker_id, list(request.names)))
@@ -90,9 +93,11 @@ async def rig(tmp_path: Path) -> AsyncIterator[tuple[Clients, Frontend, Host, st
         return opened[-1]
 
     async def evict(_session_id: str) -> int:
+        host.evicted_here.set()
         return 3
 
     async def addresses(_wanted: Any) -> dict[str, str]:
+        await host.addresses_known.wait()
         return {"h0": f"unix:{tmp_path}/own.sock", "h1": address, "h2": f"unix:{tmp_path}/nobody.sock"}
 
     store: Any = SimpleNamespace(tenant="team")
@@ -143,6 +148,24 @@ async def test_workers_of_a_session_end_on_all_hosts_and_silent_ones_are_named(r
     clients, _frontend, host, _address = rig
     assert await clients.evict_workers(SESSION) == (5, ["h2"])
     assert host.evicted == [SESSION]
+
+
+async def test_workers_end_though_the_scheduler_hangs_and_whoever_asked_has_gone(rig: Any) -> None:
+    clients, _frontend, host, _address = rig
+    host.addresses_known.clear()
+    asking = asyncio.create_task(clients.evict_workers(SESSION))
+    await within(host.evicted_here.wait())
+    asking.cancel()
+    await asyncio.gather(asking, return_exceptions=True)
+    assert asking.cancelled() and host.evicted == []
+    host.addresses_known.set()
+    await until(lambda: host.evicted == [SESSION] and not clients._evictions)
+
+
+async def test_evictions_at_once_are_limited(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients_module, "EVICTIONS_MAX", 0)
+    with pytest.raises(CapacityExceeded, match="TOO_MANY_REQUESTS"):
+        await rig[0].evict_workers(SESSION)
 
 
 async def test_release_of_unsaved_variables_goes_to_their_host_if_there_is_one(rig: Any) -> None:

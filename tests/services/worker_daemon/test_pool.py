@@ -168,6 +168,18 @@ async def test_evict_of_a_worker_in_use_is_refused_and_of_an_unknown_one_is_done
     assert worker.lost.result() == "exited with code 0"
 
 
+async def test_workers_of_a_session_are_told_to_end_all_at_once(parts: Any) -> None:
+    pool = parts.pool()
+    async with pool.reserved(None, SESSION, ONE) as first, pool.reserved(None, SESSION, ONE) as second:
+        pass
+    evicting = asyncio.create_task(pool.evict_session(SESSION))
+    # It begins, and so do its own tasks; no answer of a worker has come by then.
+    for _ in range(2):
+        await asyncio.sleep(0)
+    assert first.ending and second.ending and not first.lost.done()
+    assert await within(evicting) == 2
+
+
 async def test_worker_that_is_ending_is_not_handed_out(parts: Any) -> None:
     pool = parts.pool()
     async with pool.reserved(None, SESSION, ONE) as worker:
