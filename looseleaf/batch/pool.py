@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pool:
-    """`endpoint`: the daemon's kernel socket; `more_endpoints`: those of the cluster's other hosts on this machine.
+    """`endpoint`: the daemon's kernel socket; `more_endpoints`: those of the cluster's other lasting hosts.
 
     `gpus`: of each host. `embedded`: the cluster was started for this run and ends with it. `delays`: its virtual GPUs
     imitate the times of a real attach; None: not known.
@@ -72,6 +72,7 @@ def _serves(record: ClusterRecord, gpus: int | None, device: str | None, delays:
 
 
 def _pool_of(record: ClusterRecord, *, embedded: bool) -> Pool:
-    first, *others = record.kernel_sockets.values()
+    # Not those of hosts that demand starts and ends: nothing may listen there, and they end without asking kernels.
+    first, *others = (record.kernel_sockets[host_id] for host_id in record.hosts)
     delays = record.emulated_delays if record.device == "emulated" else False
     return Pool(first, record.device, record.gpus_per_host, embedded, tuple(others), delays)

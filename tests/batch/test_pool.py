@@ -39,6 +39,13 @@ def test_running_cluster_that_has_what_is_asked_for_is_taken(
         assert pool == Pool("h0.sock", "emulated", 2, embedded=False, more_endpoints=("h1.sock",), delays=True)
 
 
+def test_hosts_that_stand_by_get_no_notebook(running: ClusterRecord, tmp_path: Path) -> None:
+    running.kernel_sockets["h2"] = "h2.sock"
+    write_record(tmp_path, running)
+    with open_pool("", None, None) as pool:
+        assert {pool.endpoint_of(index) for index in range(6)} == {"h0.sock", "h1.sock"}
+
+
 @pytest.mark.parametrize(
     ("wishes", "settings"),
     [
