@@ -162,15 +162,22 @@ class StoreClient:
             found.extend((await self._unary(self._stub.LocateRegions, request)).locations)
         return found
 
-    async def admit_save(self, session_id: str, session_bytes: int, regions: Sequence[RegionKey]) -> None:
+    async def admit_save(
+        self, session_id: str, session_bytes: int, regions: Sequence[RegionKey], already_bytes: int = 0
+    ) -> int:
         """Returns if a save would fit that makes the session's variables `session_bytes` and stores `regions`.
 
-        Raises CapacityExceeded `SESSION_FULL`, `TENANT_FULL` or `STORE_FULL`, NotFound `SESSION_UNKNOWN`. Of more
-        regions than one call names it looks at parts.
+        Of a save that is asked for in parts, it is with the `already_bytes` that this returned for the earlier ones.
+        Raises CapacityExceeded `SESSION_FULL`, `TENANT_FULL` or `STORE_FULL`, NotFound `SESSION_UNKNOWN`.
         """
+        new_bytes = 0
         for part in list(_parts(regions)) or [()]:
-            request = pb.AdmitSaveRequest(session_id=session_id, session_bytes=session_bytes, regions=map(_ref, part))
-            await self._unary(self._stub.AdmitSave, request)
+            request = pb.AdmitSaveRequest(
+                session_id=session_id, session_bytes=session_bytes, regions=map(_ref, part),
+                already_bytes=already_bytes + new_bytes,
+            )  # fmt: skip
+            new_bytes += (await self._unary(self._stub.AdmitSave, request)).new_bytes
+        return new_bytes
 
     async def forget_host(self, host_id: str) -> list[pb.SessionFallback]:
         """The host's arena is gone as a whole; returns the sessions whose newest version was lost with it."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
-from looseleaf.errors import InvalidArgument
+from looseleaf.errors import CapacityExceeded, InvalidArgument
 from looseleaf.logs import get_logger
 from looseleaf.rpc.dedupe import RequestMemory
 from looseleaf.services.checkpoint_store.collector import Collected
@@ -38,6 +38,8 @@ UNIT_STREAMS_MAX: Final = 32
 # ... or REGIONS_BATCH_MAX regions. What comes beyond waits for its turn within its deadline; so many of each kind.
 REGION_STREAMS_MAX: Final = 16
 STREAMS_WAITING_MAX: Final = 256
+# How often a save without room may ask for a collection, and how long it waits for one: less than its call may take.
+COLLECTED_FOR_ROOM_S: Final = 10.0
 
 log = get_logger()
 
@@ -62,6 +64,7 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
         )  # fmt: skip
         self._aborting: set[asyncio.Future[None]] = set()
         self._collecting = asyncio.Lock()
+        self._collecting_for_room: asyncio.Future[Collected] | None = None
 
     async def collect(self) -> Collected:
         """One run of the collector; a second caller waits here, not on one of the few threads."""
@@ -173,9 +176,35 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
         ])
 
     async def AdmitSave(self, request: pb.AdmitSaveRequest, context: Any) -> pb.AdmitSaveResponse:
-        regions = _regions(request.regions)
-        await self._blocking(self._store.admission.check, request.session_id, request.session_bytes, regions)
-        return pb.AdmitSaveResponse()
+        asked = request.session_id, request.session_bytes, _regions(request.regions), request.already_bytes
+        try:
+            new_bytes = await self._blocking(self._store.admission.check, *asked)
+        except CapacityExceeded as error:
+            # What nothing names is counted until a collection.
+            if error.reason == "SESSION_FULL" or not await self._collect_for_room():
+                raise
+            new_bytes = await self._blocking(self._store.admission.check, *asked)
+        return pb.AdmitSaveResponse(new_bytes=new_bytes)
+
+    async def _collect_for_room(self) -> bool:
+        """Runs the collector, at most every COLLECTED_FOR_ROOM_S; whether it makes sense to look again for room.
+
+        All who wait share one run. One that takes long goes on after they have gone.
+        """
+        if self._collecting_for_room is None:
+            last, now_s = self._store.collector.last, self._store.index.clock.monotonic_s()
+            if last is not None and now_s - last[0] < COLLECTED_FOR_ROOM_S:
+                return False
+            self._collecting_for_room = asyncio.ensure_future(self.collect())
+            self._collecting_for_room.add_done_callback(self._collected_for_room)
+        run = self._collecting_for_room
+        await asyncio.wait([run], timeout=COLLECTED_FOR_ROOM_S)
+        return run.done() and not run.cancelled() and run.exception() is None
+
+    def _collected_for_room(self, run: asyncio.Future[Collected]) -> None:
+        self._collecting_for_room = None
+        if not run.cancelled() and (error := run.exception()) is not None:
+            log.warning("garbage_collection_failed", reason=str(getattr(error, "reason", type(error))))
 
     async def ForgetHostRegions(
         self, request: pb.ForgetHostRegionsRequest, context: Any

@@ -23,7 +23,7 @@ from looseleaf.services.worker_daemon.execution_log import ExecutionRecord
 from looseleaf.services.worker_daemon.left_hold import LeftHold, left_items
 from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.reports import Reporter
-from looseleaf.services.worker_daemon.unsaved_hold import holder_gone, take_unsaved
+from looseleaf.services.worker_daemon.unsaved_hold import holder_gone, take_unsaved, waits_for_room
 from looseleaf.services.worker_daemon.wire import worker_state
 from looseleaf.services.worker_daemon.worker_process import WorkerProcess
 from looseleaf.v1 import scheduler_pb2, types_pb2
@@ -269,6 +269,9 @@ class CellExecution:
         facts = worker.facts
         saved.version = facts.version = Version(fields.integer(reply, "version"))
         self._times.saved(reply)
+        if full := worker.requests.take_store_full():
+            note = {"type": "stream", "name": "stderr", "text": waits_for_room(saved.version, full)}
+            self.record.add(pb.ExecuteResponse(output=msgpack.packb(note)))
         facts.resident_bytes = fields.integer(reply, "resident_bytes", 0)
         take_unsaved(facts, reply, saved, self._host.keep_unsaved_s, self._keep_s)
         facts.stage = Stage.COMPLETED

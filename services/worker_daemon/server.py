@@ -135,8 +135,14 @@ class _Builder:
     def _requests(self, owner: StateOwner) -> StateRequests:
         return StateRequests(
             owner, self.regions, self.store, self.host_id, self.config.ring_bytes, self.durability.add,
-            self.config.durability != "staged", self.units,
+            self.config.durability != "staged", units=self.units,
         )
+
+    def _worker_requests(self, owner: StateOwner) -> StateRequests:
+        requests = self._requests(owner)
+        # What a kernel is refused it still has, and can save later.
+        requests.only_copy = True
+        return requests
 
     async def build(self) -> Sequence[Registration]:
         config = self.config
@@ -161,7 +167,7 @@ class _Builder:
             self.reaper,
             KeepRules(config.keep_warm_s, config.workers_max),
             WorkerLimits(config.prepare_timeout_s, config.save_timeout_s, self.confiner),
-            self._requests,
+            self._worker_requests,
             self._worker_env(),
             self.heartbeat.nudge,
             metrics,

@@ -11,7 +11,7 @@ import structlog
 
 from looseleaf.checkpoint.manifest import Manifest, decode_manifest
 from looseleaf.checkpoint.version_list import ListedVersion
-from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed
+from looseleaf.errors import CapacityExceeded, InvalidArgument, LooseLeafError, PreconditionFailed
 from looseleaf.ids import Epoch, ExecutionId, SessionId, Version
 from looseleaf.protocol import fields
 from looseleaf.protocol.region_rows import pack_places, unpack_regions
@@ -33,6 +33,7 @@ UNITS_REPLY_BYTES_MAX = 16 * MIB
 VERSIONS_LISTED_MAX = 1_000
 # After these nobody here knows whether the store took the commit.
 OUTCOME_UNKNOWN_CODES = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
+STORE_FULL_REASONS = frozenset({"TENANT_FULL", "STORE_FULL"})
 
 
 @dataclass
@@ -63,6 +64,8 @@ class StateRequests:
     on_staged: Callable[[SessionId, Version, list[RegionKey]], None]
     # Whether what is staged goes to the store's disk soon, so that a save must fit there.
     stores_soon: bool = True
+    # Whether the peer's state lives nowhere else: then a full store keeps it from being durable, not from being saved.
+    only_copy: bool = False
     # One for all connections.
     units: UnitCache = field(default_factory=UnitCache)
     _ring: Ring | None = None
@@ -73,6 +76,9 @@ class StateRequests:
     # How many asks for room there were, and what the last save asked for, in all the parts of its ask.
     _asks: int = 0
     _slots_asked: int = 0
+    # Bytes of the store's disk that its parts will take, and why it is saved although they do not fit.
+    _bytes_asked: int = 0
+    _store_full: CapacityExceeded | None = None
     # Regions of the last version that was committed over this connection.
     _named: set[RegionKey] = field(default_factory=set)
     # One at a time, so that a repeat finds the pins of the one before if that was refused.
@@ -120,13 +126,16 @@ class StateRequests:
 
         When it returns there is room for those that lack, and with `continues` for those of the asks that it goes on
         from, and the version of `session_bytes` to come is within all quotas. Raises CapacityExceeded `ARENA_FULL` if
-        no room came in time, `SESSION_FULL`, `TENANT_FULL` or `STORE_FULL`; then there is none for these either.
+        no room came in time, `SESSION_FULL`, and unless `only_copy` `TENANT_FULL` or `STORE_FULL`; then there is none
+        for these either.
         """
         session_id = self._session()
         keys = region_keys(body)
         continues = fields.boolean(body, "continues", False)
         session_bytes = fields.integer(body, "session_bytes", 0)
         async with self._admission:
+            if not continues:
+                self._bytes_asked, self._store_full = 0, None
             missing = self.regions.missing(keys, self._save)
             if missing:
                 new = [keys[index] for index in missing] if self.stores_soon else []
@@ -138,11 +147,21 @@ class StateRequests:
 
     async def _admit_at_store(self, session_id: SessionId, session_bytes: int, new: list[RegionKey]) -> None:
         try:
-            await self.store.admit_save(session_id, session_bytes, new)
-        except BaseException:
+            self._bytes_asked += await self.store.admit_save(session_id, session_bytes, new, self._bytes_asked)
+        except BaseException as error:
+            if isinstance(error, CapacityExceeded) and self.only_copy and error.reason in STORE_FULL_REASONS:
+                # Without its GPU nobody would have it any more: it is staged, and waits here for room at the store.
+                log.warning("save_waits_for_room", session=session_id, reason=error.reason)
+                self._store_full = error
+                return
             self.regions.end_save(self._save)
             self.regions.unpin(self._save)
             raise
+
+    def take_store_full(self) -> CapacityExceeded | None:
+        """Why the last save waits here, on this host only, until the store has room; None if it does not. Once."""
+        error, self._store_full = self._store_full, None
+        return error
 
     async def ring(self, _body: Body, _fds: list[int]) -> Reply:
         """The connection's shared ring, made at the first ask."""

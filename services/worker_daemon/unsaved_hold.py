@@ -1,4 +1,7 @@
-"""Workers that are kept for variables which no version has, as their executions see it (design §3)."""
+"""What a save left behind, as its execution sees it: variables that no version has, a version that the store lacks.
+
+Workers are kept for such variables (design §3).
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from looseleaf.errors import PreconditionFailed
+from looseleaf.errors import CapacityExceeded, PreconditionFailed
 from looseleaf.protocol import fields
 from looseleaf.protocol.frames import Message
 from looseleaf.recipe.gpu_line import KEEP_S_MAX
 from looseleaf.services.worker_daemon.core.worker_life import WorkerFacts
+from looseleaf.units import format_bytes
 from looseleaf.v1 import worker_daemon_pb2 as pb
 
 # What a worker is held for that somebody asked to keep; no variable has such a name.
@@ -36,6 +40,19 @@ def take_unsaved(
     saved.unsaved_kept_s = keep_unsaved_s if kept else 0.0
     held_for = [*(kept if keep_unsaved_s else ()), *([WISHED] if keep_s > 0 else ())]
     facts.hold(here, held_for, time.monotonic() + max(saved.unsaved_kept_s, min(keep_s, KEEP_S_MAX)))
+
+
+def waits_for_room(version: int, full: CapacityExceeded) -> str:
+    """What a person is told whose cell was saved on its host although the store is `full`."""
+    whose = "its tenant's part of the store" if full.reason == "TENANT_FULL" else "the store"
+    needed, available = (format_bytes(int(full.fields.get(key, 0))) for key in ("needed_bytes", "available_bytes"))
+    largest = ", ".join(map(str, full.fields.get("largest_sessions", ())))
+    return (
+        f"This cell's changes are saved and can be used (version {version}), but on this host only: {whose} has "
+        f"{available} left, and {needed} are needed ({full.reason}). Delete sessions you no longer need (`looseleaf "
+        f"session rm`{f'; the largest: {largest}' if largest else ''}) or raise the limit; the changes then go to the "
+        "store by themselves. Until then they are lost if the host is.\n"
+    )
 
 
 def holder_gone(names: Iterable[str], why: str) -> PreconditionFailed:

@@ -239,6 +239,30 @@ def test_save_is_admitted_only_within_the_room_of_its_tenant(small: Store) -> No
     assert small.usage.used_bytes == REGION_BYTES, "an ask takes no room"
 
 
+def test_parts_of_a_save_are_admitted_only_together(small: Store) -> None:
+    Saver(small)
+    upload = small.regions.begin_upload()
+    upload.add([region(1)])
+    upload.finish()
+    first = small.admission.check("s1", 0, [region(2)[0]])
+    assert first == REGION_BYTES
+    assert small.admission.check("s1", 0, [region(1)[0]], first) == 0, "what is on the disk already"
+    with pytest.raises(CapacityExceeded, match="TENANT_FULL") as caught:
+        small.admission.check("s1", 0, [region(3)[0]], first)
+    assert (caught.value.fields["needed_bytes"], caught.value.fields["available_bytes"]) == (4 * MIB, 2 * MIB)
+
+
+def test_large_part_of_a_save_takes_only_what_is_not_on_the_disk(
+    small: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("looseleaf.services.checkpoint_store.admission.LOOKED_UP_MIN", 2)
+    Saver(small)
+    upload = small.regions.begin_upload()
+    upload.add([region(1)])
+    upload.finish()
+    assert small.admission.check("s1", 0, [region(1)[0], region(2)[0]]) == REGION_BYTES
+
+
 def test_save_of_too_large_a_session_is_not_admitted(tmp_path: Path) -> None:
     store = open_store(tmp_path, StoreLimits(session_bytes_max=3 * MIB), kind="memory")
     Saver(store)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
+from looseleaf.clock import ManualClock
 from looseleaf.dirty_tracker import hash128
 from looseleaf.errors import (
     CapacityExceeded,
@@ -26,13 +27,16 @@ from looseleaf.rpc.client import open_channel
 from looseleaf.rpc.dedupe import RequestMemory
 from looseleaf.rpc.store_client import RegionKey, StoreClient
 from looseleaf.services.checkpoint_store.metrics import StoreMetrics
+from looseleaf.services.checkpoint_store.regions import Region
 from looseleaf.services.checkpoint_store.servicer import (
+    COLLECTED_FOR_ROOM_S,
     REGION_STREAMS_MAX,
     UNIT_STREAMS_MAX,
     CheckpointStoreServicer,
 )
 from looseleaf.services.checkpoint_store.store import Store
 from looseleaf.units import MIB, REGION_BYTES
+from looseleaf.v1 import checkpoint_pb2 as cp
 from looseleaf.v1 import checkpoint_store_pb2 as pb
 from looseleaf.v1.checkpoint_store_pb2_grpc import CheckpointStoreServiceStub
 
@@ -238,6 +242,38 @@ async def test_collector_counts_what_it_freed(make_server: MakeServer) -> None:
             await save(client, make_state(units=[f"{number}"], regions=[f"{number}"]), number, f"x{number}")
         freed = await client.collect_garbage()
         assert (freed.versions_dropped, freed.units_deleted, freed.regions_deleted) == (2, 2, 2)
+
+
+async def test_save_is_admitted_where_only_a_collection_is_missing(store: Store, clock: ManualClock) -> None:
+    async def run_blocking(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
+        return function(*args, **named)
+
+    def fill() -> None:
+        for number in range(30):
+            data = bytes([number]) * REGION_BYTES
+            upload = store.regions.begin_upload()
+            upload.add([(Region(hash128(data), len(data)), data)])
+            upload.finish()
+
+    servicer = CheckpointStoreServicer(store, run_blocking, RequestMemory(), StoreMetrics(CollectorRegistry(), store))
+    store.sessions.open("s1", create=True, raise_epoch=True, title="")
+    wanted = [cp.RegionRef(region_id=bytes([n]) * 16, length_bytes=REGION_BYTES) for n in range(8)]
+    request = pb.AdmitSaveRequest(session_id="s1", regions=wanted)
+    fill()
+    with pytest.raises(CapacityExceeded, match="STORE_FULL"):
+        await servicer.AdmitSave(request, None)
+    # Not at each refusal.
+    clock.advance(61)
+    first = store.collector.last
+    clock.advance(COLLECTED_FOR_ROOM_S)
+    answers = await asyncio.gather(*(servicer.AdmitSave(request, None) for _ in range(3)))
+    assert [answer.new_bytes for answer in answers] == [8 * REGION_BYTES] * 3
+    assert first != store.collector.last and store.usage.used_bytes == 0
+    last = store.collector.last
+    fill()
+    with pytest.raises(CapacityExceeded, match="STORE_FULL"):
+        await servicer.AdmitSave(request, None)
+    assert store.collector.last == last, "the last one is not long ago"
 
 
 async def test_collections_asked_for_together_take_one_thread(store: Store) -> None:

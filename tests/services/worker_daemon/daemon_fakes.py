@@ -247,6 +247,7 @@ class FakeStore:
     def __post_init__(self) -> None:
         self.may_commit.set()
 
+    already_bytes: list[int] = field(default_factory=list)
     def _fail(self, method: str) -> None:
         if self.errors.get(method):
             raise self.errors[method].pop(0)
@@ -257,7 +258,9 @@ class FakeStore:
         self.head = request["parent"] + 1
         return self.head, self.committed_durable
 
-    async def admit_save(self, session_id: str, session_bytes: int, regions: Sequence[RegionKey]) -> None:
+    async def admit_save(
+        self, session_id: str, session_bytes: int, regions: Sequence[RegionKey], already_bytes: int = 0
+    ) -> int:
         self._fail("admit_save")
         self.admitted.append((session_id, session_bytes, list(regions)))
 
@@ -266,6 +269,8 @@ class FakeStore:
         self.units.update(units)
         return len(units)
 
+        self.already_bytes.append(already_bytes)
+        return sum(length for _region_id, length in regions)
     async def get_units(self, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
         return {unit_hash: self.units[unit_hash] for unit_hash in hashes}
 

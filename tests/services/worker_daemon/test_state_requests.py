@@ -406,3 +406,27 @@ async def test_store_is_asked_for_no_room_that_a_save_does_not_need(parts: Parts
     peer.requests.stores_soon = False
     await peer.ask("have_regions", regions=rows(1, 2), session_bytes=99)
     assert parts.store.admitted == [(SESSION, 99, [])]
+
+
+@pytest.mark.parametrize("reason", ["TENANT_FULL", "STORE_FULL"])
+async def test_save_of_what_nobody_else_has_waits_here_for_room_at_the_store(
+    parts: Parts, peer: Peer, reason: str
+) -> None:
+    peer.requests.only_copy = True
+    parts.store.errors["admit_save"] = [CapacityExceeded(reason, "full", needed_bytes=7, available_bytes=3)]
+    assert await peer.ask("have_regions", regions=rows(1, 2)) == {"missing": [0, 1]}
+    await peer.put(1, 2)
+    await peer.commit(1, 2)
+    assert parts.staged == [(SESSION, 1, keys(1, 2))]
+    full = peer.requests.take_store_full()
+    assert full is not None and full.reason == reason and peer.requests.take_store_full() is None
+    parts.store.errors["admit_save"] = [CapacityExceeded("SESSION_FULL", "too large")]
+    with pytest.raises(CapacityExceeded, match="SESSION_FULL"):
+        await peer.ask("have_regions", regions=rows(3))
+
+
+async def test_store_is_asked_for_all_parts_of_a_save_together(parts: Parts, peer: Peer) -> None:
+    for first, continues in ((1, False), (3, True), (5, True), (7, False)):
+        await peer.ask("have_regions", regions=rows(first, first + 1), continues=continues)
+    two = sum(length for _id, length in keys(1, 2))
+    assert parts.store.already_bytes == [0, two, 2 * two, 0]

@@ -9,13 +9,15 @@ from typing import Any
 import msgpack
 import pytest
 from daemon_fakes import ScriptedWorker, prepare_well, run_well, saved_reply, until, within
-from execution_bench import ONE, Bench, dying, hang
+from execution_bench import ONE, Bench, dying, hang, messages_of
 
+from looseleaf.errors import CapacityExceeded
 from looseleaf.ids import WorkerId
 from looseleaf.recipe.gpu_line import KEEP_S_MAX
 from looseleaf.services.worker_daemon.core.worker_ends import SPENT
 from looseleaf.services.worker_daemon.core.worker_life import Stage
 from looseleaf.services.worker_daemon.unsaved_hold import WISHED
+from looseleaf.units import GIB, MIB
 
 
 def unsaved_after(*rows: dict[str, Any]) -> Any:
@@ -157,3 +159,26 @@ async def test_killed_holder_is_told_with_its_cause(bench: Bench) -> None:
     await within(running)
     await until(lambda: bool(bench.pool.ended_holders(time.monotonic())))
     assert "as the person asked" in bench.pool.ended_holders(time.monotonic())[0].why
+
+
+async def test_person_is_told_of_a_save_that_waits_for_room(bench: Bench) -> None:
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        await run_well(worker, request)
+        full = CapacityExceeded(
+            "TENANT_FULL", "full", needed_bytes=2 * GIB, available_bytes=MIB, largest_sessions=["s-a"]
+        )
+        assert execution._worker is not None
+        execution._worker.requests._store_full = full
+        return saved_reply()
+
+    bench.parts.script.run = run
+    execution = bench.start()
+    await within(execution.run())
+    saved = bench.checked(execution)
+    texts = [
+        output["text"] for event in messages_of(execution) if event.HasField("output")
+        for output in [msgpack.unpackb(event.output)] if output.get("name") == "stderr"
+    ]  # fmt: skip
+    assert saved.error_reason == "" and len(texts) == 1
+    for part in ("are saved", f"version {saved.version}", "TENANT_FULL", "2.0 GiB", "1.0 MiB", "session rm", "s-a"):
+        assert part in texts[0]
