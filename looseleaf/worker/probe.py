@@ -1,6 +1,6 @@
 """A throw-away process that imports a set of packages and tells whether a zygote may hold them (import-cache study §3).
 
-Forked from the zygote of the node to be built on, so that combinations count; or exec'ed as `python -P -s -m
+Forked from the zygote of the node to be built on, so that combinations count; or exec'ed as `python -P -m
 looseleaf.worker.probe --fd N --base a,b --imports c,d` where none can fork. It says its progress as lines of JSON:
 `{"begin": NAME}` before each import, `{"took": [NAME, SECONDS]}` after it, `{"result": {...}}` at the end.
 """

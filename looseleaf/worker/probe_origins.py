@@ -37,6 +37,8 @@ def installed_folders() -> tuple[str, ...]:
     """
     paths = sysconfig.get_paths()
     found = {paths[name] for name in ("purelib", "platlib", "stdlib", "platstdlib")} | {*site.getsitepackages()}
+    if site.ENABLE_USER_SITE:
+        found.add(site.getusersitepackages())
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     found |= {os.path.abspath(folder) for folder in named if folder and _holds_distributions(folder)}
     return tuple(f"{folder}{os.sep}" for entry in found for folder in {entry, os.path.realpath(entry)})

@@ -19,6 +19,7 @@ from looseleaf.errors import LooseLeafError, Unavailable
 from looseleaf.services.worker_daemon.core.zygote_facts import DOUBTFUL, ForkProbe, ProbeKey, ProbeResult, Verdict
 from looseleaf.services.worker_daemon.probe_table import FILE_BYTES_MAX, ProbeTable, result_of
 from looseleaf.services.worker_daemon.reaper import Reaper, describe_exit
+from looseleaf.services.worker_daemon.zygote import python_flags
 
 log = structlog.get_logger()
 
@@ -31,12 +32,13 @@ DOUBTFUL_S: Final = 3600.0
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """How to exec a probe where no zygote forks one. `env`: the whole environment."""
+    """How to exec a probe where no zygote forks one. `env`: the whole environment. `user_site`: as a zygote's."""
 
     python: str
     env: dict[str, str]
     log_path: str = os.devnull
     limit_s: float = PROBE_LIMIT_S
+    user_site: bool = True
 
 
 @dataclass
@@ -144,7 +146,8 @@ class Probes:
             return self._exec(key, channel, null, output)
 
     def _exec(self, key: ProbeKey, channel: socket.socket, null: int, output: int) -> int:
-        command = [self._settings.python, "-P", "-s", "-m", "looseleaf.worker.probe", "--fd", str(channel.fileno())]
+        command = [self._settings.python, *python_flags(self._settings.user_site), "-m", "looseleaf.worker.probe"]
+        command += ["--fd", str(channel.fileno())]
         command += ["--base", ",".join(sorted(key.base)), "--imports", ",".join(key.imports)]
         try:
             process: subprocess.Popen[Any] = subprocess.Popen(

@@ -282,6 +282,8 @@ class _Builder:
             {"PYTHONHASHSEED": self.config.hash_seed, **self._worker_env()},
             str(log_path),
             self.config.zygote_start_timeout_s,
+            # Root's own packages are not those of the user.
+            user_site=self.confiner.user is None,
         )
 
     def _import_cache(self, settings: ZygoteSettings) -> ImportCache:
@@ -289,7 +291,7 @@ class _Builder:
         environment = {**scrubbed(os.environ)[0], **SINGLE_THREADED, **settings.env}
         probes = Probes(
             ProbeTable(Path(config.data) / "probes" / self.host_id), self.reaper,
-            ProbeSettings(settings.python, environment, settings.log_path),
+            ProbeSettings(settings.python, environment, settings.log_path, user_site=settings.user_site),
         )  # fmt: skip
         memory_bytes = config.zygote_memory_bytes or host_memory_bytes() // ZYGOTE_MEMORY_SHARE
         limits = TreeLimits(nodes_max=config.zygotes_max, pss_bytes_max=memory_bytes)

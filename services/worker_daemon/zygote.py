@@ -45,13 +45,22 @@ SINGLE_THREADED = dict.fromkeys(
 
 @dataclass(frozen=True)
 class ZygoteSettings:
-    """How to start a root zygote: interpreter, head set, environment on top of the daemon's."""
+    """How to start a root zygote: interpreter, head set, environment on top of the daemon's.
+
+    `user_site`: it finds packages in the user's own folder where a kernel does.
+    """
 
     python: str
     imports: tuple[str, ...]
     env: dict[str, str] = field(default_factory=dict)
     log_path: str = os.devnull
     start_timeout_s: float = 120.0
+    user_site: bool = True
+
+
+def python_flags(user_site: bool) -> list[str]:
+    """Of zygotes and probes: nothing comes from their working directory, all else from where a kernel has it."""
+    return ["-P"] if user_site else ["-P", "-s"]
 
 
 def import_seconds(ready: dict[str, Any]) -> dict[str, float]:
@@ -136,7 +145,7 @@ class Zygote:
 
     def _exec(self) -> ZygoteChannel:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = [self.settings.python, "-P", "-s", "-m", "looseleaf.worker.zygote"]
+        command = [self.settings.python, *python_flags(self.settings.user_site), "-m", "looseleaf.worker.zygote"]
         command += ["--ctl-fd", str(theirs.fileno()), "--imports", ",".join(self.settings.imports)]
         # For one that outlives this daemon in an import; the daemon itself waits less.
         command += ["--import-limit-s", str(2 * self.settings.start_timeout_s)]

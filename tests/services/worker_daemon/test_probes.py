@@ -8,17 +8,21 @@ import os
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from daemon_fakes import until, within
 
+from looseleaf.environment import Environment
 from looseleaf.errors import Unavailable
 from looseleaf.services.worker_daemon import probes as probes_module
 from looseleaf.services.worker_daemon.core.zygote_facts import DOUBTFUL, ForkProbe, ProbeKey, ProbeResult, Verdict
 from looseleaf.services.worker_daemon.probe_table import ENVIRONMENTS_MAX, ProbeTable
 from looseleaf.services.worker_daemon.probes import Probes, ProbeSettings
 from looseleaf.services.worker_daemon.reaper import Reaper, become_subreaper
+from looseleaf.services.worker_daemon.zygote import Zygote, ZygoteSettings
+from looseleaf.worker.probe_origins import installed_folders
 
 KEY = ProbeKey("e1", frozenset({"numpy"}), ("pandas", "sklearn"))
 RESULT = {
@@ -147,6 +151,30 @@ async def test_probe_is_forked_where_a_node_can_and_execed_where_it_cannot(
     assert (await within(new_probes({"result": RESULT}).probe(KEY, forker))).verdict is Verdict.CLEAN
     assert asked == [KEY.imports]
     assert len(tries(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("user_site", [True, False])
+async def test_probe_and_zygote_see_the_users_own_packages_as_kernels_do(
+    new_probes: NewProbes, tmp_path: Path, user_site: bool
+) -> None:
+    probes = new_probes({"result": RESULT})
+    settings = replace(probes._settings, user_site=user_site)
+    await within(Probes(ProbeTable(tmp_path / "other"), probes._reaper, settings).probe(KEY))
+    # What stands for a zygote ends at once, after it has noted its arguments.
+    with pytest.raises(Unavailable, match="ZYGOTE_FAILED"):
+        await within(Zygote(ZygoteSettings(settings.python, (), user_site=user_site), probes._reaper).start())
+    flags = [line.split(" -m ")[0].split()[1:] for line in tries(tmp_path)]
+    assert flags == [["-P"] if user_site else ["-P", "-s"]] * 2
+
+
+def test_users_own_folder_is_one_of_those_that_are_watched_and_may_be_held(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "own")
+    monkeypatch.setattr("site.getusersitepackages", lambda: folder)
+    for enabled in (True, False):
+        monkeypatch.setattr("site.ENABLE_USER_SITE", enabled)
+        assert (folder in Environment.here().site_dirs) == (f"{folder}/" in installed_folders()) == enabled
 
 
 async def test_probe_without_an_interpreter_says_so(tmp_path: Path) -> None:
