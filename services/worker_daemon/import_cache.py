@@ -112,14 +112,14 @@ class ImportCache:
 
     async def carry_out(
         self, action: ev.Fork | ev.ForkFresh, title: str, env: dict[str, str], fds: Sequence[int]
-    ) -> int:
-        """The pid of the worker that a decision is about. Raises as `Zygote.fork`."""
+    ) -> tuple[int, float]:
+        """The pid of the process that a decision is about, and seconds of its fork. Raises as `Zygote.fork`."""
         if isinstance(action, ev.ForkFresh):
             began_s = time.monotonic()
             pid = await self._fork_fresh(title, env, fds)
-            self.figures.forked(None, time.monotonic() - began_s, lacking=True)
-            self.tell(ev.Forked(action.request, time.monotonic() - began_s))
-            return pid
+            seconds = time.monotonic() - began_s
+            self.figures.forked(None, seconds, lacking=True)
+            return pid, seconds
         node = self.rules.nodes.get(action.node)
         process = await self._serving(action.node)
         began_s = time.monotonic()
@@ -127,8 +127,7 @@ class ImportCache:
         seconds = time.monotonic() - began_s
         self.figures.forked(node.depth if node is not None else 0, seconds, lacking=bool(action.lacking))
         self._note_worker(pid, action.node, title)
-        self.tell(ev.Forked(action.request, seconds))
-        return pid
+        return pid, seconds
 
     async def _serving(self, node_id: NodeId) -> Forking:
         """The node's process; a base that is being started is waited for, unless it turns out that it cannot be."""
@@ -307,6 +306,7 @@ class ImportCache:
 class ForkRequest:
     """One worker that is wanted. `fork` tries once, on channels of its own: `again` tells whether it is worth another.
 
+    Whether the process became a worker is for the caller to say: `served`, or `stillborn`.
     A zygote that ends while it forks may leave a worker behind that nobody knows; it ends with its attempt's channel.
     """
 
@@ -314,6 +314,8 @@ class ForkRequest:
         self._cache = cache
         self._number = number
         self._next = self._mine(actions)
+        # Seconds of a fork whose process has yet to become a worker.
+        self._forked_s: float | None = None
 
     def _mine(self, actions: list[Action]) -> ev.Fork | ev.ForkFresh | None:
         found = [one for one in actions if isinstance(one, ev.Fork | ev.ForkFresh) and one.request == self._number]
@@ -328,12 +330,26 @@ class ForkRequest:
         """As `Zygote.fork`, from the zygote that serves the request best."""
         action, self._next = self._next, None
         assert action is not None, "nothing is left to try"
+        self._forked_s = None
         try:
-            return await self._cache.carry_out(action, title, env, fds)
+            pid, self._forked_s = await self._cache.carry_out(action, title, env, fds)
         except LooseLeafError as error:
             log.warning("fork_failed", reason=error.reason, request=self._number)
             self._next = self._mine(self._cache.tell(ev.ForkFailed(self._number, _failure(error))))
             raise
+        return pid
+
+    def served(self) -> None:
+        """The process that was forked last is a worker."""
+        assert self._forked_s is not None, "nothing was forked"
+        self._cache.tell(ev.Forked(self._number, self._forked_s))
+
+    def stillborn(self) -> None:
+        """It ended, or hung, before it said a word; `again` tells whether to try another. Without one: does nothing."""
+        if self._forked_s is not None:
+            self._forked_s = None
+            log.warning("worker_stillborn", request=self._number)
+            self._next = self._mine(self._cache.tell(ev.ForkFailed(self._number, ForkFailure.STILLBORN)))
 
     def close(self) -> None:
         """It is served, or nobody waits for it any more. Idempotent."""

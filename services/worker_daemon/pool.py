@@ -56,6 +56,14 @@ class EndedHolder:
 class ForkAttempts(Forker, Protocol):
     """As ForkRequest: one fork at a time, and another one while `again` says so."""
 
+    def served(self) -> None:
+        """See ForkRequest.served."""
+        ...
+
+    def stillborn(self) -> None:
+        """See ForkRequest.stillborn."""
+        ...
+
     @property
     def again(self) -> bool:
         """There is another way to try."""
@@ -221,12 +229,17 @@ class WorkerPool:
         async with self._source.request(imports) as attempts:
             while True:
                 try:
-                    return await WorkerProcess.fork(
+                    worker = await WorkerProcess.fork(
                         new_worker_id(), attempts, self._env, self._new_requests(owner), self._reaper, self._limits
                     )
-                except LooseLeafError:
+                except LooseLeafError as error:
+                    if error.reason == "WORKER_LOST":
+                        attempts.stillborn()
                     if not attempts.again:
                         raise
+                else:
+                    attempts.served()
+                    return worker
 
     async def _make_room(self) -> None:
         while len(self.roster.workers) + self._forks_under_way > self.roster.rules.workers_max:

@@ -100,7 +100,10 @@ class WorkerProcess:
         reaper: Reaper,
         limits: WorkerLimits,
     ) -> WorkerProcess:
-        """Forks a worker and waits for its hello. Raises as `Zygote.fork`, or Unavailable `WORKER_LOST`."""
+        """Forks a worker and waits for its hello.
+
+        Raises as `Zygote.fork`, or Unavailable `WORKER_LOST` if the process ended or hung before it; then it is killed.
+        """
         with ExitStack() as ours_on_error, ExitStack() as theirs:
             ours, channel = socket.socketpair()
             ours_on_error.callback(ours.close)
@@ -119,6 +122,9 @@ class WorkerProcess:
             ours_on_error.pop_all()
         try:
             await asyncio.wait_for(worker._hello.wait(), HELLO_TIMEOUT_S)
+            if worker.lost.done():
+                text = f"a new worker {worker.lost.result()}; nothing was run, run the cell again"
+                raise Unavailable("WORKER_LOST", text, how=worker.lost.result())
             if variables := limits.confiner.environment:
                 await worker.send_event("environment", {"variables": variables})
         except BaseException as error:

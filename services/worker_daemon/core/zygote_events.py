@@ -11,11 +11,15 @@ from looseleaf.services.worker_daemon.core.zygote_nodes import NodeId, TreeKey
 
 
 class ForkFailure(StrEnum):
-    """`REFUSED`: the system had no room for it. `TIMEOUT`: no answer came. `GONE`: the zygote ended."""
+    """`REFUSED`: the system had no room for it. `TIMEOUT`: no answer came. `GONE`: the zygote ended.
+
+    `STILLBORN`: there was a process, which ended or hung before it said a word.
+    """
 
     REFUSED = "refused"
     TIMEOUT = "timeout"
     GONE = "gone"
+    STILLBORN = "stillborn"
 
 
 class KillWhy(StrEnum):
@@ -24,6 +28,7 @@ class KillWhy(StrEnum):
     EVICTED = "evicted"
     HUNG = "hung"
     POISONED = "poisoned"
+    STILLBORN = "stillborn"
     CLOSED = "closed"
 
 
@@ -74,7 +79,7 @@ class Requested:
 
 @dataclass(frozen=True)
 class Forked:
-    """The fork of a request, or its fresh process, worked; it took so long."""
+    """The request's worker, forked or a fresh process, has said hello; the fork took so long."""
 
     request: int
     seconds: float

@@ -31,7 +31,8 @@ class TreeLimits:
     fresh process is. `strikes_max`: requests in a row that no zygote could serve, after which all get fresh processes
     for `off_s`; as many poisonings do the same, unless `poison_memory_s` lie between two, and each that follows for
     twice as long. `retry_s`: until the next build after one that failed for no known reason, doubled each time.
-    `busy_forks`: so many forks under way may be disturbed by a build.
+    `busy_forks`: so many forks under way may be disturbed by a build. `stillborn_max`: so many workers that ended or
+    hung before a word give their request a fresh process, and end their node if they are its last ones.
     """
 
     nodes_max: int = 16
@@ -46,6 +47,7 @@ class TreeLimits:
     poison_memory_s: float = 7200.0
     retry_s: float = 10.0
     busy_forks: int = 2
+    stillborn_max: int = 2
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,7 @@ class Node:
     used_s: float = 0.0
     forks: int = 0
     forks_under_way: int = 0
+    stillborn: int = 0
 
     @property
     def is_base(self) -> bool:

@@ -46,6 +46,7 @@ class _Request:
     tried: list[NodeId] = field(default_factory=list)
     attempts: int = 0
     refusals: int = 0
+    stillborn: int = 0
 
 
 class ImportCacheRules:
@@ -178,6 +179,7 @@ class ImportCacheRules:
         if node is None or tree is None:
             return []
         tree.strikes = 0
+        node.stillborn = 0
         node.forks += 1
         node.fork_s += _NEWEST_FORK * (event.seconds - node.fork_s)
         # A build takes the time of forty forks: none begins while several are waited for.
@@ -214,6 +216,12 @@ class ImportCacheRules:
                 actions = self._kill(victims, KillWhy.EVICTED)
             else:
                 request.attempts = self.limits.attempts_max
+        elif event.failure is ForkFailure.STILLBORN:
+            request.tried.append(failed_on)
+            request.stillborn += 1
+            if request.stillborn >= self.limits.stillborn_max:
+                request.attempts = self.limits.attempts_max
+            actions = self._count_stillborn(node, now_s) if node is not None else []
         else:
             request.tried.append(failed_on)
             if node is not None and node.state is NodeState.SERVING:
@@ -221,8 +229,18 @@ class ImportCacheRules:
                 self._bury(node)
         actions += self._place(event.request, now_s)
         # One that ended is started again and does not count.
-        if request.node is None and event.failure is ForkFailure.TIMEOUT:
+        if request.node is None and event.failure in (ForkFailure.TIMEOUT, ForkFailure.STILLBORN):
             self._strike(request.key, now_s)
+        return actions
+
+    def _count_stillborn(self, node: Node, now_s: float) -> list[Action]:
+        """A tail node goes when it happens again, and what it added is doubted; a base has the strikes of its tree."""
+        node.stillborn += 1
+        if node.is_base or node.stillborn < self.limits.stillborn_max or node.state is not NodeState.SERVING:
+            return []
+        self.trees[node.key].refuse(node.added, Verdict.HANG, now_s)
+        actions: list[Action] = [ev.Kill(node.id, KillWhy.STILLBORN)]
+        self._bury(node)
         return actions
 
     def _strike(self, key: TreeKey, now_s: float) -> None:

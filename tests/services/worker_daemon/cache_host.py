@@ -74,6 +74,7 @@ class Host:
                         try:
                             pid = await request.fork("ll-worker:w", {}, [theirs.fileno(), null, null, null])
                             self.ends.append(self.reaper.exit_status(pid))
+                            request.served()
                             return pid
                         except LooseLeafError:
                             if not request.again:

@@ -204,6 +204,12 @@ class FakeForker:
     # Of its requests, which are served by itself.
     again = False
 
+    def served(self) -> None:
+        """The last fork is a worker."""
+
+    def stillborn(self) -> None:
+        """It said no word."""
+
     async def environment_id(self) -> str:
         return self.installed
 

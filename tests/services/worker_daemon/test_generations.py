@@ -69,7 +69,9 @@ class Rig:
 
     async def fork(self) -> int:
         async with self.generations.request(["module_1"]) as request:
-            return await request.fork("ll-worker:w", {}, [])
+            number = await request.fork("ll-worker:w", {}, [])
+            request.served()
+            return number
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from looseleaf.errors import (
     Unavailable,
 )
 from looseleaf.ids import Epoch, ExecutionId, LeaseId, SessionId, Version, WorkerId
+from looseleaf.services.worker_daemon import worker_process
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.core.worker_ends import EARLIER_OWNER, INSTALLED_SINCE, MADE_WAY, WorkerEnd
 from looseleaf.services.worker_daemon.core.worker_life import Stage
@@ -328,6 +329,35 @@ async def test_fork_that_failed_is_tried_again_while_there_is_another_way(parts:
         async with pool.reserved(worker.facts.worker_id, SESSION, ONE):
             raise spoiled
     assert parts.forker.failures == [(worker.facts.pid, spoiled)]
+
+
+@pytest.mark.parametrize("how", ["hangs", "ends"])
+async def test_worker_that_never_says_a_word_is_replaced_in_the_same_call(
+    parts: Any, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    told: list[str] = []
+    if how == "hangs":
+        monkeypatch.setattr(worker_process, "HELLO_TIMEOUT_S", 0.05)
+    parts.script.hello, parts.forker.again = False, True
+
+    def stillborn() -> None:
+        told.append("stillborn")
+        parts.script.hello = True
+        monkeypatch.setattr(worker_process, "HELLO_TIMEOUT_S", 20.0)
+
+    monkeypatch.setattr(parts.forker, "stillborn", stillborn)
+    monkeypatch.setattr(parts.forker, "served", lambda: told.append("served"))
+
+    async def use() -> None:
+        async with parts.pool().reserved(None, SESSION, ONE) as worker:
+            assert worker.facts.pid == parts.forker.workers[1].pid
+
+    using = asyncio.create_task(use())
+    await until(lambda: bool(parts.forker.workers))
+    if how == "ends":
+        parts.forker.workers[0].die(-11)
+    await within(using)
+    assert told == ["stillborn", "served"]
 
 
 @settings(max_examples=15)

@@ -77,6 +77,15 @@ async def test_fork_of_a_silent_worker_is_given_up_and_killed(parts: Any, monkey
     assert parts.forker.workers[0].signals == [signal.SIGKILL]
 
 
+async def test_worker_that_ends_before_its_hello_is_no_worker(parts: Any) -> None:
+    parts.script.hello = False
+    forking = asyncio.create_task(fork(parts))
+    await until(lambda: bool(parts.forker.workers))
+    parts.forker.workers[0].die(-11)
+    with pytest.raises(Unavailable, match="WORKER_LOST.*SIGSEGV.*nothing was run"):
+        await within(forking)
+
+
 async def test_request_of_a_worker_that_dies_says_how(parts: Any) -> None:
     async def die(far: ScriptedWorker, _request: Any) -> Any:
         far.die(-11)

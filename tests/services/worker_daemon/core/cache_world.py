@@ -168,7 +168,7 @@ class World:
                 self._serve(action.request)
             else:
                 failure = self.rng.choice(list(ForkFailure)) if action.node in self.live else ForkFailure.GONE
-                if failure is not ForkFailure.REFUSED:
+                if failure not in (ForkFailure.REFUSED, ForkFailure.STILLBORN):
                     self.live.discard(action.node)
                 self.tell(ev.ForkFailed(action.request, failure))
         elif isinstance(action, ev.ForkFresh):

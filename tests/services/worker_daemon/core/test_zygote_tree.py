@@ -266,6 +266,49 @@ def test_poisoned_node_goes_with_all_below_it_and_its_import_is_refused() -> Non
     assert first in cache.rules.nodes
 
 
+def stillborn(cache: Cache, fork: Action) -> list[Action]:
+    assert isinstance(fork, ev.Fork)
+    return cache.tell(ev.ForkFailed(fork.request, ForkFailure.STILLBORN))
+
+
+def test_request_whose_workers_never_speak_gets_one_from_the_next_node_and_then_a_fresh_process() -> None:
+    cache = Cache()
+    _base, _first, middle, leaf = chain(cache)
+    (fork,) = cache.ask("p10", "p12", "p14")
+    assert isinstance(fork, ev.Fork) and fork.node == leaf
+    (second,) = stillborn(cache, fork)
+    assert isinstance(second, ev.Fork) and second.node == middle
+    assert stillborn(cache, second) == [ev.ForkFresh(fork.request)]
+    assert stillborn(cache, fork) == []
+    assert not cache.rules._requests and not any(node.forks_under_way for node in cache.rules.nodes.values())
+
+
+def test_node_whose_workers_never_speak_goes_and_what_it_added_is_doubted() -> None:
+    cache = Cache()
+    *_, middle, leaf = chain(cache)
+    (fork,) = cache.ask("p10", "p12", "p14")
+    (second,) = stillborn(cache, fork)
+    assert isinstance(second, ev.Fork) and second.node == middle
+    # One that worked in between clears it.
+    cache.tell(ev.Forked(second.request, 0.01))
+    assert cache.serve("p10", "p12", "p14") == leaf
+    for last in (False, True):
+        (fork,) = cache.ask("p10", "p12", "p14")
+        *killed, second = stillborn(cache, fork)
+        assert isinstance(second, ev.Fork) and second.node == middle
+        cache.tell(ev.Forked(second.request, 0.01))
+        assert killed == ([ev.Kill(leaf, KillWhy.STILLBORN)] if last else [])
+    assert leaf not in cache.rules.nodes and cache.rules.trees[KEY].refused == {"p14": Verdict.HANG}
+
+
+def test_base_whose_workers_never_speak_gives_fresh_processes_for_a_while_and_is_not_ended() -> None:
+    cache = Cache()
+    for _ in range(3):
+        (fork,) = cache.ask("torch")
+        assert [type(action) for action in stillborn(cache, fork)] == [ev.ForkFresh]
+    assert [type(action) for action in cache.ask("torch")] == [ev.ForkFresh]
+
+
 def poison(cache: Cache) -> None:
     """A worker of the base is forked well and cannot use CUDA."""
     assert cache.serve("torch") == cache.base
