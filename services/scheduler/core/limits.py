@@ -37,9 +37,10 @@ class Limits:
     immediate_s: float = 0.05
     # Contexts of workers that only wait, on one GPU.
     contexts_per_gpu_max: int = 3
-    # GPU-seconds that a session may waste by data that lay on a device for nothing, and what its cells add to it.
-    waste_burst_gpu_s: float = 30.0
-    waste_refill: float = 0.1
+    # GPU-seconds that a session may waste by data that lay on a device for nothing, and what each of its cells' adds to
+    # it. Generous, since such a GPU is given to any Run at once: it bounds who pushes warm workers of others aside.
+    waste_burst_gpu_s: float = 300.0
+    waste_refill: float = 1.0
     # The part of the pool's GPUs, by its weight among tenants, on which a tenant's speculative workers may lie.
     tenant_speculation_share: float = 0.25
     # A session that needs ever new speculative workers waits so long between two, doubled each time.

@@ -1,4 +1,4 @@
-"""Which GPUs a run gets (design §6): free ones first, on the session's own prepared or warm worker if it can be.
+"""Which GPUs a run gets (design §6): on the session's own prepared or warm worker if it can be, free ones first.
 
 GPUs that only hold idle workers come last and cost evictions; a running or saving worker is never touched. A gang
 of k GPUs lies on one host.
@@ -17,7 +17,7 @@ from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.room_index import RoomIndex
 from looseleaf.services.scheduler.core.rooms import HostRoom, take_gpus, victims_cost
 
-Rank = tuple[int, int, int, float, int]
+Rank = tuple[bool, bool, int, int, int, float, int]
 # A worker that was prepared for something else still has its imports: COLD by the book, better than a new one.
 _GRADES = {StartPath.PREPARED: 0, StartPath.WARM: 1, StartPath.COLD: 2}
 _GRADE_ARRIVING, _GRADE_NEW = 3, 4
@@ -90,9 +90,16 @@ def _worth_a_look(
 
 
 def _rank(room: HostRoom, option: Placement, grade: int, now_s: float, limits: Limits) -> Rank:
-    """Lower is better: few evictions, a ready worker, cheap victims, a full host so that gangs find an empty one."""
+    """Lower is better: no variables lost, the session's state at hand, few evictions, a ready worker, cheap victims, a
+    full host so that gangs find an empty one.
+
+    A worker with the session's state is worth an eviction: whoever gives way prepares anew while somebody thinks, a
+    cell without it while somebody waits.
+    """
     kind, priority = victims_cost(room, option.victims, now_s, limits)
-    return (len(option.victims), grade, kind, priority, len(room.free))
+    loses = any(room.host.workers[worker_id].hold is not None for worker_id in option.victims)
+    without_state = grade > _GRADES[StartPath.WARM]
+    return (loses, without_state, len(option.victims), grade, kind, priority, len(room.free))
 
 
 def _options(

@@ -1,9 +1,9 @@
 """How far a preparation goes before Run, and what speculation may cost (design §6, provisioning.md §3).
 
 Host memory costs nobody a GPU, so every cell is prepared up to host_ready; a predicted one never further. A cell that
-is certain gets a context on the GPU that it will likely run on, and its data on the device only if copying them at Run
-would take longer than an immediate start allows and a GPU is idle. Such a GPU is taken back whenever a Run needs it,
-and after `speculative_expiry_s` without a keystroke. GPU-seconds that nobody used are charged to the session.
+is certain, and whose attach would take longer than an immediate start allows, gets its data onto a GPU that nobody
+needs, else a context on the one that it will likely run on. Such a GPU is taken back whenever a Run needs it, and after
+`speculative_expiry_s` without a keystroke. GPU-seconds that nobody used are charged to the session.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def how_far(event: PreparationRequested, limits: Limits, *, gpu_idle: bool, may_
     wait_s = attach_s(event, limits)
     if event.predicted or not event.certain or wait_s <= limits.immediate_s:
         wanted = WorkerStage.HOST_READY
-    elif wait_s - limits.context_s > limits.immediate_s and gpu_idle and may_spend:
+    elif gpu_idle and may_spend:
         wanted = WorkerStage.DEVICE_READY
     else:
         wanted = WorkerStage.CONTEXT_READY

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from looseleaf.ids import ExecutionId, HostId, LeaseId, WorkerId
+from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, WorkerId
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
-from looseleaf.services.scheduler.core.facts import ExecutionState, StartPath, WorkerStage
+from looseleaf.services.scheduler.core.facts import ExecutionState, Hold, StartPath, WorkerStage
 
 
 def prepared(rig: Any, session: str, worker_id: str, **recipe: Any) -> None:
@@ -146,6 +147,30 @@ def test_victim_is_the_completed_worker_that_is_cheapest_to_lose(new_rig: Any, w
     ), incarnation="i2")
     rig.run("x", "s9")
     assert rig.one(act.EvictWorker).worker_id == "w1"
+
+
+def test_prepared_worker_is_worth_an_eviction_though_another_host_has_a_free_gpu(new_rig: Any, worker: Any) -> None:
+    rig = new_rig()
+    rig.heartbeat("h0", workers=(worker("w0", "s0", gpus=(0,)),))
+    prepared(rig, "s1", "w1", source="a")
+    rig.heartbeat("h1")
+    rig.run("x1", source="a")
+    order = rig.one(act.EvictWorker)
+    assert order.worker_id == "w0"
+    rig.send(ev.EvictionEnded(order.host_id, order.worker_id, order.lease_id, evicted=True))
+    lease = rig.one(act.GrantLease).lease
+    assert (lease.host_id, lease.worker_id, lease.path) == ("h0", "w1", StartPath.PREPARED)
+
+
+def test_no_start_is_worth_variables_that_no_version_has(new_rig: Any, worker: Any) -> None:
+    rig = new_rig()
+    holder = replace(worker("w0", "s0", gpus=(0,)), hold=Hold(("live",), 0.0, Epoch(1)))
+    rig.heartbeat("h0", workers=(holder,))
+    prepared(rig, "s1", "w1", source="a")
+    rig.heartbeat("h1")
+    rig.run("x1", source="a")
+    assert rig.all(act.EvictWorker) == []
+    assert rig.one(act.GrantLease).lease.host_id == "h1"
 
 
 def test_completed_worker_goes_before_a_speculative_one(new_rig: Any, worker: Any) -> None:
