@@ -39,6 +39,7 @@ from looseleaf.services.scheduler.core.events import (
     ExecutionReported,
     HeartbeatReceived,
     JournalRestored,
+    PreparationFailed,
     PreparationRequested,
     RunCancelled,
     RunRequested,
@@ -292,7 +293,7 @@ class Driver:
                 log.info("worker_evicting", worker=action.worker_id, host=action.host_id, lease=action.lease_id)
                 self._order(self._orders.evict(action))
             case PrepareWorker():
-                self._order(self._orders.prepare(action, self._recipes[action.request_id]))
+                self._prepare(action)
             case MarkHostDead():
                 log.warning("host_lost", host=action.host_id, reason=action.reason)
                 host = self.scheduler.state.hosts.get(action.host_id)
@@ -324,6 +325,18 @@ class Driver:
         future = self._answers.get(action.request_id)
         if future is not None and not future.done():
             future.set_exception(error)
+
+    def _prepare(self, action: PrepareWorker) -> None:
+        """Nobody asked for a preparation that the policy thought of itself, so its whole recipe is not known.
+
+        Such ones take data off devices, where the daemons' protocol puts none: refused, which loses nothing but time.
+        """
+        recipe = self._recipes.get(action.request_id)
+        if recipe is None:
+            log.warning("preparation_without_recipe", session=action.session_id, worker=action.worker_id)
+            self._put(PreparationFailed(action.request_id, "RECIPE_UNKNOWN", "its whole recipe is not known"))
+            return
+        self._order(self._orders.prepare(action, recipe))
 
     def _order(self, order: Coroutine[Any, Any, Event]) -> None:
         self._start_task(self._follow(order), "order")

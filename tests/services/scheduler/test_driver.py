@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from looseleaf.clock import ManualClock
 from looseleaf.errors import CapacityExceeded, Unavailable
-from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, Version
+from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, Version, WorkerId
 from looseleaf.kv.memory import MemoryKv
 from looseleaf.services.scheduler import driver as driver_module
 from looseleaf.services.scheduler.core.actions import Action, AnswerHeartbeat, GrantLease, NotifyLease, NotifyQueue
@@ -22,7 +22,7 @@ from looseleaf.services.scheduler.core.events import (
     RunRequested,
     Tick,
 )
-from looseleaf.services.scheduler.core.facts import ExecutionState, HostReport, RecipeFacts
+from looseleaf.services.scheduler.core.facts import ExecutionState, HostReport, RecipeFacts, WorkerReport, WorkerStage
 from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.policy import Scheduler
 from looseleaf.services.scheduler.driver import Driver
@@ -167,6 +167,24 @@ async def test_order_that_fails_by_a_fault_of_ours_fails_its_task(rig: Any) -> N
             await rig.tasks[1]
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_preparation_that_nobody_asked_for_is_refused_and_ends_nothing(rig: Any) -> None:
+    parked = WorkerReport(WorkerId("w1"), SessionId("s1"), WorkerStage.DEVICE_READY, Version(1), "a", (0,))
+    report = HostReport(HostId("h0"), "unix:/h0", "i1", 1, "emulated", (parked,))
+    await rig.driver.ask(HeartbeatReceived("q0", report))
+    state = rig.driver.scheduler.state
+    worker = state.hosts.worker(HostId("h0"), WorkerId("w1"))
+    rig.clock.advance(state.limits.speculative_expiry_s)
+    # Some time later the policy wants the data off the GPU: a PrepareWorker of its own.
+    await rig.driver.ask(HeartbeatReceived("q1", report))
+    rig.driver._put(Tick())
+    async with asyncio.timeout(LIMIT_S):
+        await rig.heartbeat("h1")
+        assert rig.registry.get_sample_value("looseleaf_scheduler_preparations_total") == 1
+        await rig.heartbeat("h1")
+    assert (worker.prepared, worker.preparing, len(state.preparations)) == (None, False, 0)
+    assert not any(task.done() for task in rig.tasks)
 
 
 async def test_events_that_waited_for_the_disk_count_from_their_arrival(rig: Any) -> None:
