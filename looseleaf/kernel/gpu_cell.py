@@ -65,14 +65,17 @@ class GpuCell:
     """Runs one submitted cell to its end; used once.
 
     Everything is published by the coroutine that serves the request, through that request's publisher, so every output
-    belongs to it.
+    belongs to it. `note`: what is told of the cell once it has begun there.
     """
 
-    def __init__(self, link: ThreadedLink, body: Message, publisher: RequestPublisher, ask: Ask | None) -> None:
+    def __init__(
+        self, link: ThreadedLink, body: Message, publisher: RequestPublisher, ask: Ask | None, note: str = ""
+    ) -> None:
         self._link = link
         self._body = body
         self._publisher = publisher
         self._ask = ask
+        self._note = note
         self._execution_id = fields.text(body, "execution_id")
         # In order of arrival; None is the end.
         self._waiting: deque[Message | None] = deque()
@@ -179,7 +182,13 @@ class GpuCell:
                 key: value for key, value in event.items() if key not in ("t", "id", "kind", "execution_id")
             }
             if kind == "stage" and event.get("stage") == RUNNING:
-                self._publisher.line.end()
+                self._begin()
+
+    def _begin(self) -> None:
+        self._publisher.line.end()
+        if note := self._note:
+            self._note = ""
+            publish_output(self._publisher, {"type": "stream", "name": "stderr", "text": note})
 
     def _publish(self, event: Message) -> None:
         try:

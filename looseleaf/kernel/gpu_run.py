@@ -39,7 +39,7 @@ class CellFrame:
     """What the kernel's shell adds to a cell: its number, its place for outputs, its way to ask, its context.
 
     `waits`: for a GPU; else it is not run if none is free at once. `tells_after_s`: a wait of so long is told there, 0
-    for never.
+    for never. `note`: what is told there once the cell has begun.
     """
 
     count: int
@@ -48,6 +48,7 @@ class CellFrame:
     context: dict[str, Any] = field(default_factory=dict)
     waits: bool = True
     tells_after_s: float = 0.0
+    note: str = ""
 
 
 @dataclass
@@ -203,6 +204,7 @@ class GpuRun:
             },
             frame.publisher,
             frame.ask,
+            frame.note,
         )  # fmt: skip
         # Looked at after the cell can be told: an interrupt that comes between reaches one of both.
         if self._interrupted:

@@ -8,7 +8,7 @@ from typing import Any
 
 from looseleaf.kernel.breakpoints import breakpoints_note
 from looseleaf.kernel.cell import Cell
-from looseleaf.kernel.forwarder import Publishers, publish_output
+from looseleaf.kernel.forwarder import Publishers
 from looseleaf.kernel.gpu_run import CellFrame, GpuRun, GpuRunOutcome
 from looseleaf.kernel.gpu_state import GpuState
 from looseleaf.kernel.history_magics import refuse_on_worker
@@ -68,12 +68,10 @@ class WorkerCells:
             "threads": thread_count_here(), "request": parent["header"]["msg_id"],
             "keep_s": self.looseleaf.keep_s(request.keep_s), **caches,
         }  # fmt: skip
-        publisher = self._publishers.request(parent)
-        if note := breakpoints_note(getattr(self, "debugger", None), cell_file):
-            publish_output(publisher, {"type": "stream", "name": "stderr", "text": note})
         frame = CellFrame(
-            count, publisher, ask if cell.allow_stdin else None, context, waits,
+            count, self._publishers.request(parent), ask if cell.allow_stdin else None, context, waits,
             tells_after_s=self._tells_wait_after_s(cell),
+            note=breakpoints_note(getattr(self, "debugger", None), cell_file),
         )  # fmt: skip
         flush_streams()
         # Of a cell that was taken for one of the CPU, the recipe for a worker.

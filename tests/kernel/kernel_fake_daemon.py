@@ -423,6 +423,7 @@ async def run_cell(run: FakeRun) -> Body:
     recipe = {"names": ["x"], "imports": ["numpy"], "label": "gpu", "reason": "r", "live_names": 3}
     await run.event("recipe", recipe=recipe)
     await run.event("lease", host_id="h0", gpu=0, path="cold", worker_id="w-1")
+    await run.event("stage", stage=6, worker_id="w-1", pid=4242, elapsed_ms=0.5)
     await run.event("stage", stage=8, worker_id="w-1", pid=4242, elapsed_ms=1.0)
     shell = FakeShell()
     tracker = run.tracker(shell)

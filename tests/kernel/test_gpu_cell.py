@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from looseleaf.errors import CapacityExceeded
 from looseleaf.kernel import gpu_cell
 from looseleaf.kernel.forwarder import Publishers
 from looseleaf.kernel.gpu_cell import EVENTS_BEHIND_MAX, EVENTS_WAITING_MAX, Ask, GpuCell
@@ -34,13 +35,13 @@ class Link:
 
 
 class Bench:
-    def __init__(self, ask: Ask | None = None) -> None:
+    def __init__(self, ask: Ask | None = None, note: str = "") -> None:
         self.link: Any = Link()
         self.shown: list[str] = []
         publishers = Publishers(
             lambda _parent, _kind, content, *_: self.shown.append(content["text"]), lambda *_: None, dict
         )  # fmt: skip
-        self.cell = GpuCell(self.link, {"execution_id": "x"}, publishers.request({}), ask)
+        self.cell = GpuCell(self.link, {"execution_id": "x"}, publishers.request({}), ask, note)
 
     def end(self) -> None:
         self.link.submitted.set_result(({"saved": {"version": 2}}, []))
@@ -124,6 +125,7 @@ async def test_cell_that_an_interrupt_does_not_stop_says_what_another_one_does(m
 
 @pytest.mark.parametrize("ends", ["ended", "outcome"])
 async def test_cell_that_ends_after_its_interrupt_says_nothing(monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+    monkeypatch.setattr(gpu_cell, "INTERRUPT_GRACE_S", 600.0)
     bench = Bench()
     run = asyncio.ensure_future(bench.cell.run())
     await asyncio.sleep(0)
@@ -135,6 +137,22 @@ async def test_cell_that_ends_after_its_interrupt_says_nothing(monkeypatch: pyte
     bench.end()
     await asyncio.wait_for(run, LIMIT_S)
     assert bench.cell._reminder is None and bench.shown == []
+
+
+async def test_note_is_told_once_the_cell_runs_and_not_of_one_that_does_not_begin_there() -> None:
+    bench = Bench(note="breakpoints")
+    running = {"execution_id": "x", "kind": "stage", "stage": gpu_cell.RUNNING}
+    for event in ({**running, "stage": gpu_cell.RUNNING - 1}, running, running, output("first")):
+        bench.cell.take_event(event)
+    bench.end()
+    await asyncio.wait_for(bench.cell.run(), LIMIT_S)
+    assert bench.shown == ["breakpoints", "first"]
+
+    bench = Bench(note="breakpoints")
+    bench.cell.take_event({"execution_id": "x", "kind": "queue", "position": 1})
+    bench.link.submitted.set_exception(CapacityExceeded("NO_GPU_FREE", "all are busy"))
+    result = await asyncio.wait_for(bench.cell.run(), LIMIT_S)
+    assert result.error is not None and result.error.reason == "NO_GPU_FREE" and bench.shown == []
 
 
 async def _until(condition: Callable[[], bool]) -> None:
