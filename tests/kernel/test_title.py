@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from looseleaf.kernel.title import TITLE_CHARS_MAX, title_of
+from looseleaf.kernel.title import TITLE_CHARS_MAX, notebook_of, title_of
 
 
 @pytest.mark.parametrize(
@@ -31,3 +32,24 @@ def test_title_without_a_front_end_that_tells_is_the_folder(
     assert title_of({}, namespace) == f"a notebook in {tmp_path}"
     tmp_path.rmdir()
     assert title_of({}, namespace) == ""
+
+
+@pytest.mark.parametrize(
+    ("launchers", "namespace", "path"),
+    [
+        ({}, {}, "/n/a.ipynb"),
+        ({"JPY_SESSION_NAME": "/n/outer.ipynb"}, {}, "/n/a.ipynb"),
+        ({"JPY_SESSION_NAME": "/n/a.ipynb"}, {}, ""),
+        ({"JPY_SESSION_NAME": "/n/a.ipynb"}, {"__vsc_ipynb_file__": "/n/v.ipynb"}, "/n/v.ipynb"),
+    ],
+)
+def test_path_that_the_launcher_had_itself_is_of_another_notebook(
+    launchers: dict[str, str], namespace: dict[str, Any], path: str
+) -> None:
+    # As papermill that a cell has started, which waits for its kernel.
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env=launchers) as launcher:
+        environ = {"JPY_SESSION_NAME": "/n/a.ipynb", "JPY_PARENT_PID": str(launcher.pid)}
+        assert notebook_of(environ, namespace) == path
+        # It may end before its kernel.
+        launcher.kill()
+    assert notebook_of(environ, namespace) == path
