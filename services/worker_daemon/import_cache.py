@@ -223,6 +223,9 @@ class ImportCache:
                 result = await self._settings.prober.probe(action.key, fork)
         except (LooseLeafError, OSError) as error:
             log.warning("imports_not_probed", imports=list(action.key.imports), text=str(error))
+        except Exception:
+            # A fault of ours must not leave the rules waiting: they build one node at a time.
+            log.exception("probe_broke", imports=list(action.key.imports))
         if result is not None and result.verdict is not Verdict.CLEAN:
             self.figures.built(result.verdict, 0.0)
         self.tell(ev.Probed(action.node, result))
@@ -240,9 +243,12 @@ class ImportCache:
             verdict, culprit = Verdict.HANG, str(error.fields.get("name", ""))
         except (LooseLeafError, OSError) as error:
             told = error.fields if isinstance(error, LooseLeafError) else {}
-            verdict = Verdict(told["verdict"]) if told.get("verdict") in list(Verdict) else None
-            culprit = str(told.get("culprit", ""))
+            # One that ended in an import names it; its probe was clean.
+            verdict = Verdict(told["verdict"]) if told.get("verdict") in list(Verdict) else Verdict.PASSING
+            culprit = str(told.get("culprit") or told.get("name") or "")
             log.warning("zygote_not_built", node=action.node, imports=list(action.imports), text=str(error))
+        except Exception:
+            log.exception("build_broke", node=action.node, imports=list(action.imports))
         if node is None:
             self.figures.built(verdict or Verdict.ERROR, time.monotonic() - began_s)
             self.tell(ev.BuildFailed(action.node, verdict if culprit else None, culprit))
@@ -268,7 +274,11 @@ class ImportCache:
     async def _sample_always(self) -> None:
         while True:
             await asyncio.sleep(SAMPLE_INTERVAL_S)
-            await self.sample()
+            try:
+                await self.sample()
+            except Exception:
+                # The next one may work; without any, the cap of memory would not be kept.
+                log.exception("zygotes_not_sampled")
 
     async def sample(self) -> None:
         """Asks each zygote that has nothing to do for its memory."""
