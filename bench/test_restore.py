@@ -1,10 +1,10 @@
 """A restore of 5 % and of all of a session's variables by a process that has none of them, on the host that saved them.
 
-To *mapped*: the bytes of all of them are in the process's memory, as after a worker's preparation. To tensors: every
-variable is an ordinary tensor again, from nothing, and from what a preparation leaves to be done at Run. To the last
-byte read: each was read once, by XXH3-128. Beside it, in the same rounds: `torch.load`, with and without `mmap=True`,
-and pickle, of a file with the same tensors, read in the same way; a memcpy of them; and a private mapping of shared
-memory, made and read: no restore can be faster.
+To *mapped*: the whole restore, without reading: every variable is an ordinary tensor again, from nothing, and from what
+a preparation leaves to be done at Run. Of that, a preparation alone, which fetches the version and the small objects
+and maps the memory; and of that the map calls alone. To the last byte read: each was read once, by XXH3-128. Beside it,
+in the same rounds: `torch.load`, with and without `mmap=True`, and pickle, of a file with the same tensors, read in the
+same way; a memcpy of them; and a private mapping of shared memory, made and read: no restore can be faster.
 """
 
 from __future__ import annotations
@@ -86,27 +86,34 @@ def restores(request: pytest.FixtureRequest, saved: tuple[str, StateProcess], sm
 
 
 @pytest.mark.timeout(900)
-def test_restore_to_mapped(benchmark: BenchmarkFixture, restores: Restores) -> None:
+def test_restore_map_calls_alone(benchmark: BenchmarkFixture, restores: Restores) -> None:
     publish(
-        benchmark, restores.rounds, "map", f"{restores.what}, to mapped",
-        ("torch.load(mmap=True)/loaded", None), *([(None, MAPPED_TARGET)] if restores.is_large else []),
-        closure_bytes=restores.bytes,
+        benchmark, restores.rounds, "map", f"{restores.what}, map calls alone",
+        ("torch.load(mmap=True)/loaded", None), closure_bytes=restores.bytes,
     )  # fmt: skip
 
 
 @pytest.mark.timeout(900)
-def test_restore_to_tensors(benchmark: BenchmarkFixture, restores: Restores) -> None:
+def test_restore_preparation_alone(benchmark: BenchmarkFixture, restores: Restores) -> None:
     publish(
-        benchmark, restores.rounds, "restore/mapped", f"{restores.what}, to tensors",
+        benchmark, restores.rounds, "restore/prepared", f"{restores.what}, preparation alone",
+        ("torch.load(mmap=True)/loaded", None), closure_bytes=restores.bytes,
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(900)
+def test_restore_to_mapped(benchmark: BenchmarkFixture, restores: Restores) -> None:
+    publish(
+        benchmark, restores.rounds, "restore/mapped", f"{restores.what}, to mapped",
         ("torch.load(mmap=True)/loaded", None), ("torch.load/loaded", None), ("pickle.load/loaded", None),
-        closure_bytes=restores.bytes,
+        *([(None, MAPPED_TARGET)] if restores.is_large else []), closure_bytes=restores.bytes,
     )  # fmt: skip
 
 
 @pytest.mark.timeout(900)
 def test_restore_in_a_prepared_worker(benchmark: BenchmarkFixture, restores: Restores) -> None:
     publish(
-        benchmark, restores.rounds, "restore/attached", f"{restores.what} in a prepared worker, to tensors",
+        benchmark, restores.rounds, "restore/attached", f"{restores.what} in a prepared worker, to mapped",
         ("torch.load(mmap=True)/loaded", None), *([(None, MAPPED_TARGET)] if restores.is_large else []),
         closure_bytes=restores.bytes,
     )  # fmt: skip
