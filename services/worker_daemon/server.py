@@ -49,6 +49,7 @@ from looseleaf.services.worker_daemon.reports import Reporter
 from looseleaf.services.worker_daemon.scrubbed_env import scrubbed
 from looseleaf.services.worker_daemon.servicer import WorkerDaemonServicer
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
+from looseleaf.services.worker_daemon.trusted_folders import refuse_writable_folders
 from looseleaf.services.worker_daemon.worker_process import WorkerLimits
 from looseleaf.services.worker_daemon.zygote import SINGLE_THREADED, Zygote, ZygoteSettings
 from looseleaf.v1 import scheduler_pb2
@@ -126,8 +127,10 @@ class _Builder:
 
     def _confiner(self) -> Confiner:
         config = self.config
+        user = WorkerUser.find(config.worker_user)
+        refuse_writable_folders(user, config.python, os.environ)
         return Confiner(
-            WorkerUser.find(config.worker_user), config.worker_memory_bytes, config.worker_open_files_max,
+            user, config.worker_memory_bytes, config.worker_open_files_max,
             config.worker_processes_max, withheld=scrubbed(os.environ)[1],
             owner=hashlib.blake2b(f"{self.host_id} {config.data}".encode(), digest_size=4).hexdigest(),
         )  # fmt: skip

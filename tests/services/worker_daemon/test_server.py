@@ -196,6 +196,21 @@ async def test_user_of_workers_that_this_host_does_not_have_stops_the_daemon(rig
         await within(rig.service().run(build))
 
 
+@pytest.mark.leaks_ok(LISTENER)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may run workers as another user")
+async def test_environment_that_the_user_of_workers_may_write_stops_a_daemon_of_root(rig: Rig, tmp_path: Path) -> None:
+    user = next((row for row in pwd.getpwall() if row.pw_uid != 0), None)
+    if user is None:
+        pytest.skip("this host has no other user")
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    (tmp_path / "env" / "bin" / "python").touch()
+    os.chown(tmp_path / "env", user.pw_uid, user.pw_gid)
+    python = str(tmp_path / "env" / "bin" / "python")
+    rig.config = rig.config.model_copy(update={"worker_user": str(user.pw_uid), "python": python})
+    with pytest.raises(PreconditionFailed, match=f"WORKER_USER_REFUSED: {user.pw_name} may write {tmp_path}/env, "):
+        await within(rig.service().run(build))
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may run workers as another user")
 async def test_kernel_socket_is_given_to_the_user_of_workers_and_heartbeats_tell_the_memory_of_gpus(rig: Rig) -> None:
     user = next((row for row in pwd.getpwall() if row.pw_uid != 0), None)
