@@ -15,6 +15,8 @@ log = structlog.get_logger()
 
 NVML: Final = "libnvidia-ml.so.1"
 LOOK_INTERVAL_S: Final = 5.0
+# After a call that failed, as while a driver is loaded again.
+RETRY_INTERVAL_S: Final = 60.0
 
 
 class NvmlError(Exception):
@@ -67,18 +69,29 @@ class GpuMemory:
         return virtual_bytes(self._workers(), self._count) if self._device == "emulated" else self._seen
 
     async def watch(self, nvml: Callable[[], NvmlMemory] = NvmlMemory) -> None:
-        """Looks at real GPUs until cancelled; ends at once where there is nothing to look at."""
+        """Looks at real GPUs until cancelled; ends at once where there is nothing to look at, or nobody to ask.
+
+        After a call that failed it asks again, from the start, every `RETRY_INTERVAL_S`.
+        """
         if self._device != "cuda" or not self._count:
             return
-        try:
-            asked = await asyncio.to_thread(nvml)
-            while True:
-                self._seen = await asyncio.to_thread(asked.used_bytes, self._count)
-                await asyncio.sleep(LOOK_INTERVAL_S)
-        except (OSError, AttributeError, NvmlError) as error:
-            # The figure is for planning and for people; cells need none.
-            self._seen = []
-            log.warning("gpu_memory_not_known", error=str(error))
+        is_known = True
+        while True:
+            try:
+                asked = await asyncio.to_thread(nvml)
+                while True:
+                    self._seen = await asyncio.to_thread(asked.used_bytes, self._count)
+                    is_known = True
+                    await asyncio.sleep(LOOK_INTERVAL_S)
+            except (OSError, AttributeError, NvmlError) as error:
+                # The figure is for planning and for people; cells need none.
+                self._seen = []
+                if is_known:
+                    log.warning("gpu_memory_not_known", error=str(error))
+                is_known = False
+                if not isinstance(error, NvmlError):
+                    return
+            await asyncio.sleep(RETRY_INTERVAL_S)
 
 
 def virtual_bytes(workers: Iterable[WorkerFacts], count: int) -> list[int]:

@@ -4,12 +4,14 @@ import asyncio
 import shutil
 import subprocess
 from pathlib import Path
+from typing import cast
 
 import pytest
 from daemon_fakes import until, within
 from prometheus_client import CollectorRegistry
 
 from looseleaf.ids import WorkerId
+from looseleaf.services.worker_daemon import gpu_memory
 from looseleaf.services.worker_daemon.core.worker_life import WorkerFacts
 from looseleaf.services.worker_daemon.gpu_memory import GpuMemory, NvmlError, NvmlMemory, virtual_bytes
 from looseleaf.services.worker_daemon.metrics import DaemonMetrics
@@ -51,7 +53,7 @@ async def test_real_gpus_are_looked_at_until_nobody_wants_to_know(nvml: str) -> 
 
 
 @pytest.mark.parametrize(("device", "count", "library"), [
-    ("cuda", 3, None), ("cuda", 2, "nowhere.so"), ("cuda", 0, None), ("none", 2, None),
+    ("cuda", 2, "nowhere.so"), ("cuda", 0, None), ("none", 2, None),
 ])  # fmt: skip
 async def test_gpus_of_which_nobody_tells_are_no_failure(
     nvml: str, device: str, count: int, library: str | None
@@ -59,6 +61,35 @@ async def test_gpus_of_which_nobody_tells_are_no_failure(
     memory = GpuMemory(device, count, list)
     await within(memory.watch(lambda: NvmlMemory(library or nvml)))
     assert list(memory.used_bytes) == []
+
+
+async def test_gpus_are_looked_at_again_after_a_call_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_memory, "RETRY_INTERVAL_S", 0.0)
+    monkeypatch.setattr(gpu_memory, "LOOK_INTERVAL_S", 0.0)
+    # What the driver gives, look by look; a number for a call that fails. `seen`: what was known before each look.
+    looks: list[list[int] | int] = [15, [5, 7], 15, 999, [6, 7]]
+    seen: list[list[int]] = []
+    starts: list[int] = []
+    memory = GpuMemory("cuda", 2, list)
+
+    class Driver:
+        def __init__(self) -> None:
+            starts.append(len(seen))
+
+        def used_bytes(self, _count: int) -> list[int]:
+            seen.append(list(memory.used_bytes))
+            found = looks[min(len(seen), len(looks)) - 1]
+            if isinstance(found, int):
+                raise NvmlError(f"nvmlDeviceGetMemoryInfo gave {found}")
+            return found
+
+    watching = asyncio.create_task(memory.watch(lambda: cast(NvmlMemory, Driver())))
+    await until(lambda: len(seen) > len(looks))
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    assert seen[: len(looks) + 1] == [[], [], [5, 7], [], [], [6, 7]]
+    # The library is opened anew after each failure: a driver that was loaded again does not know the old handle.
+    assert starts == [0, 1, 3, 4]
 
 
 async def test_virtual_gpus_hold_what_their_workers_said() -> None:
