@@ -2,7 +2,8 @@
 
 Forked from the zygote of the node to be built on, so that combinations count; or exec'ed as `python -P -m
 looseleaf.worker.probe --fd N --base a,b --imports c,d` where none can fork. It says its progress as lines of JSON:
-`{"begin": NAME}` before each import, `{"took": [NAME, SECONDS]}` after it, `{"result": {...}}` at the end.
+`{"begin": NAME}` before each import, `{"took": [NAME, SECONDS], "modules": [...]}` after it, with the modules that came
+by it, `{"result": {...}}` at the end.
 """
 
 from __future__ import annotations
@@ -77,12 +78,13 @@ def run_probe(
     with within if within is not None else nullcontext():
         for name in imports:
             _say(fd, {"begin": name})
-            began_s = time.monotonic()
+            there, began_s = set(sys.modules), time.monotonic()
             finding = _import(name) or unclean_since(before) or foreign_module(sys.modules.keys() - modules, folders)
             if os.getpid() != pid:
                 # A process that the import forked, and that went on here.
                 os._exit(0)
-            _say(fd, {"took": [name, round(time.monotonic() - began_s, 4)]})
+            took = [name, round(time.monotonic() - began_s, 4)]
+            _say(fd, {"took": took, "modules": sorted(sys.modules.keys() - there)[:MODULES_MAX]})
             if finding is not None:
                 culprit = name
                 break

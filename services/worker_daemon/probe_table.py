@@ -23,7 +23,7 @@ from looseleaf.units import MIB
 
 log = structlog.get_logger()
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
 # Sets of one environment that are remembered, and environments; the ones written longest ago go first.
 ROWS_MAX: Final = 512
 ENVIRONMENTS_MAX: Final = 4
@@ -101,7 +101,8 @@ def _row(result: ProbeResult) -> dict[str, Any]:
     return {
         "v": FORMAT_VERSION, "base": sorted(result.key.base), "imports": list(result.key.imports),
         "verdict": str(result.verdict), "seconds": result.seconds, "private_bytes": result.private_bytes,
-        "modules": sorted(result.modules), "culprit": result.culprit, "detail": result.detail,
+        "modules": sorted(result.modules), "brought": {name: sorted(each) for name, each in result.brought.items()},
+        "culprit": result.culprit, "detail": result.detail,
     }  # fmt: skip
 
 
@@ -111,12 +112,18 @@ def _result(key: ProbeKey, row: Any) -> ProbeResult:
         raise ValueError("another format")
     if frozenset(fields.texts(row, "base")) != key.base or tuple(fields.texts(row, "imports")) != key.imports:
         raise ValueError("another set of imports")
-    return result_of(key, row, {name: fields.number(row["seconds"], name) for name in fields.mapping(row, "seconds")})
+    seconds, brought = fields.mapping(row, "seconds"), fields.mapping(row, "brought")
+    return result_of(
+        key, row, {name: fields.number(seconds, name) for name in seconds},
+        {name: frozenset(fields.texts(brought, name)) for name in brought},
+    )  # fmt: skip
 
 
-def result_of(key: ProbeKey, told: dict[str, Any], seconds: dict[str, float]) -> ProbeResult:
+def result_of(
+    key: ProbeKey, told: dict[str, Any], seconds: dict[str, float], brought: dict[str, frozenset[str]]
+) -> ProbeResult:
     """From what a probe said of itself. Raises ValueError or InvalidArgument if it is not whole."""
     return ProbeResult(
         key, Verdict(fields.text(told, "verdict")), seconds, fields.integer(told, "private_bytes"),
-        frozenset(fields.texts(told, "modules")), fields.text(told, "culprit"), fields.text(told, "detail"),
+        frozenset(fields.texts(told, "modules")), brought, fields.text(told, "culprit"), fields.text(told, "detail"),
     )  # fmt: skip

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 import structlog
 
-from looseleaf.errors import LooseLeafError, Unavailable
+from looseleaf.errors import InvalidArgument, LooseLeafError, Unavailable
+from looseleaf.protocol import fields
 from looseleaf.services.worker_daemon.core.zygote_facts import DOUBTFUL, ForkProbe, ProbeKey, ProbeResult, Verdict
 from looseleaf.services.worker_daemon.probe_table import FILE_BYTES_MAX, ProbeTable, result_of
 from looseleaf.services.worker_daemon.reaper import Reaper, describe_exit
@@ -47,16 +48,20 @@ class _Told:
 
     importing: str = ""
     seconds: dict[str, float] = field(default_factory=dict)
+    brought: dict[str, frozenset[str]] = field(default_factory=dict)
     result: dict[str, Any] | None = None
 
     def take(self, line: bytes) -> None:
-        """Raises ValueError for what no probe says."""
+        """Raises ValueError or InvalidArgument for what no probe says."""
         said = json.loads(line)
         if not isinstance(said, dict):
             raise ValueError("no mapping")
         self.importing = str(said.get("begin", self.importing))
-        if isinstance(took := said.get("took"), list) and len(took) == 2:
-            self.seconds[str(took[0])] = float(took[1])
+        if took := fields.sequence(said, "took", []):
+            name, seconds = took
+            told = {"name": name, "seconds": seconds, "modules": said.get("modules", [])}
+            self.seconds[fields.text(told, "name")] = fields.number(told, "seconds")
+            self.brought[name] = frozenset(fields.texts(told, "modules"))
         if isinstance(result := said.get("result"), dict):
             self.result = result
 
@@ -115,7 +120,7 @@ class Probes:
             try:
                 async with asyncio.timeout(self._settings.limit_s):
                     await _listen(ours, told)
-            except (TimeoutError, ValueError) as error:
+            except (TimeoutError, ValueError, InvalidArgument) as error:
                 late = isinstance(error, TimeoutError)
                 verdict, detail = self._when_late(pid) if late else (Verdict.ERROR, "what it said is not understood")
                 return ProbeResult(key, verdict, told.seconds, culprit=told.importing, detail=detail)
@@ -124,7 +129,7 @@ class Probes:
                 code = await asyncio.shield(exited)
         if told.result is not None:
             try:
-                return result_of(key, told.result, told.seconds)
+                return result_of(key, told.result, told.seconds, told.brought)
             except (ValueError, LooseLeafError):
                 return ProbeResult(key, Verdict.ERROR, told.seconds, detail="what it said is not understood")
         detail = f"its process {describe_exit(code, '')}"
@@ -181,7 +186,7 @@ class Probes:
 
 
 async def _listen(sock: socket.socket, told: _Told) -> None:
-    """Until the result, or the end of what the probe says. Raises ValueError for nonsense."""
+    """Until the result, or the end of what the probe says. Raises ValueError or InvalidArgument for nonsense."""
     # The stream closes its socket; ours is closed by who made it.
     reader, writer = await asyncio.open_connection(sock=sock.dup(), limit=FILE_BYTES_MAX)
     try:

@@ -81,6 +81,12 @@ def test_probe_names_the_import_it_stopped_at_and_tries_no_more(outcomes: dict[s
     assert [line["took"][0] for line in outcome["said"] if "took" in line] == begun
 
 
+def test_probe_tells_of_each_import_what_came_by_it(outcomes: dict[str, Outcome]) -> None:
+    said = outcomes["set"]["said"]
+    brought = {line["took"][0]: line["modules"] for line in said if "took" in line}
+    assert "quiet_one" in brought["quiet_one"] and "quiet_one" not in brought["json"] + brought["exits"]
+
+
 def test_probe_of_a_package_that_is_not_installed_says_so(outcomes: dict[str, Outcome]) -> None:
     assert outcomes["missing"]["verdict"] == "error"
     assert "No module named 'no_such_package'" in outcomes["missing"]["detail"]

@@ -68,8 +68,8 @@ class Builds:
             self.failed(tree, node, verdict, culprit, now_s)
             return [], []
         self._times.measured(result.seconds)
-        for name in node.added:
-            self._times.implies(name, result.modules)
+        for name, modules in result.brought.items():
+            self._times.implies(name, modules)
         group = Group(node.added, self._uses)
         worthwhile = is_worthwhile(group, self._times, self._limits, result.private_bytes)
         serves = parent is not None and parent.state is NodeState.SERVING and base.state is NodeState.SERVING

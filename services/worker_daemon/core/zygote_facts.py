@@ -56,7 +56,8 @@ class ProbeResult:
     """`seconds` and `modules` of the imports alone, without those of the base.
 
     `seconds`: import name → time it took. `private_bytes`: memory that the imports cost. `modules`: full names that
-    came into `sys.modules`. `culprit`: the import at which the verdict fell; empty if clean. `detail`: for people.
+    came into `sys.modules`; `brought`: import name → those of them that came by it, after the imports before it.
+    `culprit`: the import at which the verdict fell; empty if clean. `detail`: for people.
     """
 
     key: ProbeKey
@@ -64,6 +65,7 @@ class ProbeResult:
     seconds: dict[str, float] = field(default_factory=dict)
     private_bytes: int = 0
     modules: frozenset[str] = frozenset()
+    brought: dict[str, frozenset[str]] = field(default_factory=dict)
     culprit: str = ""
     detail: str = ""
 

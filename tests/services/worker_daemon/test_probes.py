@@ -28,7 +28,7 @@ KEY = ProbeKey("e1", frozenset({"numpy"}), ("pandas", "sklearn"))
 RESULT = {
     "verdict": "clean", "culprit": "", "detail": "", "private_bytes": 7, "modules": ["pandas", "sklearn.base"],
 }  # fmt: skip
-SAID = [{"begin": "pandas"}, {"took": ["pandas", 0.5]}, {"begin": "sklearn"}]
+SAID = [{"begin": "pandas"}, {"took": ["pandas", 0.5], "modules": ["pandas"]}, {"begin": "sklearn"}]
 
 NewProbes = Callable[..., Probes]
 
@@ -63,10 +63,11 @@ def tries(tmp_path: Path) -> list[str]:
 
 
 async def test_probe_result_is_known_afterwards_and_after_a_restart(new_probes: NewProbes, tmp_path: Path) -> None:
-    probes = new_probes(*SAID, {"took": ["sklearn", 1.5]}, {"result": RESULT})
+    probes = new_probes(*SAID, {"took": ["sklearn", 1.5], "modules": ["sklearn.base"]}, {"result": RESULT})
     assert probes.known(KEY) is None
     expected = ProbeResult(
-        KEY, Verdict.CLEAN, {"pandas": 0.5, "sklearn": 1.5}, 7, frozenset({"pandas", "sklearn.base"})
+        KEY, Verdict.CLEAN, {"pandas": 0.5, "sklearn": 1.5}, 7, frozenset({"pandas", "sklearn.base"}),
+        {"pandas": frozenset({"pandas"}), "sklearn": frozenset({"sklearn.base"})},
     )  # fmt: skip
     assert await within(probes.probe(KEY)) == expected
     assert probes.known(KEY) == await within(probes.probe(KEY)) == new_probes().known(KEY) == expected
@@ -83,6 +84,8 @@ async def test_probe_result_is_known_afterwards_and_after_a_restart(new_probes: 
         (SAID, "os.kill(os.getpid(), 9)", Verdict.PASSING, "sklearn", "its process was killed by SIGKILL"),
         ([], "sys.exit(1)", Verdict.ERROR, "", "its process exited with code 1"),
         ([*SAID, "[1, 2"], "time.sleep(1000)", Verdict.ERROR, "sklearn", "not understood"),
+        ([*SAID, {"took": ["x", None]}], "time.sleep(1000)", Verdict.ERROR, "sklearn", "not understood"),
+        ([*SAID, {"took": ["x"]}], "time.sleep(1000)", Verdict.ERROR, "sklearn", "not understood"),
         ([*SAID, {"result": {"verdict": "odd"}}], "time.sleep(1000)", Verdict.ERROR, "", "not understood"),
         ([{"result": {**RESULT, "verdict": "cuda", "culprit": "x", "detail": "why"}}], "", Verdict.CUDA, "x", "why"),
     ],

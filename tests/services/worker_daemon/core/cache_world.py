@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 
 from looseleaf.services.worker_daemon.core import zygote_events as ev
 from looseleaf.services.worker_daemon.core.zygote_events import Action, Event, ForkFailure, KillWhy
@@ -16,6 +17,8 @@ BASE = {"numpy": 0.3, "torch": 1.5}
 TAIL = [f"p{number:02}" for number in range(24)]
 # Imports that are never clean, and how.
 BAD = {"p03": Verdict.CUDA, "p07": Verdict.HANG, "p11": Verdict.ERROR}
+# What an import brings along.
+BRINGS = {"p01": {"p05", "p09"}, "p02": {"p00"}, "p04": {"p08"}}
 
 
 def seconds_of(name: str) -> float:
@@ -28,7 +31,18 @@ def probed(key: ProbeKey) -> ProbeResult:
     if culprit:
         return ProbeResult(key, BAD[culprit], culprit=culprit)
     seconds = {name: seconds_of(name) for name in key.imports}
-    return ProbeResult(key, Verdict.CLEAN, seconds, 20 * MIB * len(key.imports), frozenset(key.imports))
+    there, brought = true_closure(key.base), {}
+    for name in key.imports:
+        brought[name] = true_closure({name}) - there
+        there |= brought[name]
+    modules = true_closure(key.imports) - true_closure(key.base)
+    return ProbeResult(key, Verdict.CLEAN, seconds, 20 * MIB * len(key.imports), modules, brought)
+
+
+def true_closure(imports: Iterable[str]) -> frozenset[str]:
+    """The imports with all that they bring along."""
+    names = frozenset(imports)
+    return names.union(*(BRINGS.get(name, ()) for name in names))
 
 
 class World:
@@ -115,6 +129,8 @@ class World:
         assert node.state in (NodeState.SERVING, NodeState.STARTING) and (node.is_base or node.id in self.live)
         closure = rules.times.closure(imports)
         assert eligible(node, self.base, closure)
+        # What the rules take for its closure is no more than the truth.
+        assert node.imports - self.base.imports <= closure <= true_closure(imports)
         if rules._requests[action.request].attempts == 1 and node.state is NodeState.SERVING:
             others = [one for one in rules.nodes.values() if one.key == node.key and one.state is NodeState.SERVING]
             best = max(saved_s(one, imports, rules.times) for one in others if eligible(one, self.base, closure))

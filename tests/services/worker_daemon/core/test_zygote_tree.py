@@ -119,12 +119,21 @@ def test_import_that_comes_with_another_counts_as_asked_for() -> None:
     (probe,) = cache.tell(ev.Forked(2, 0.01))
     assert isinstance(probe, ev.Probe)
     modules = frozenset({"p10", "p11"})
-    build = cache.tell(ev.Probed(probe.node, ProbeResult(probe.key, Verdict.CLEAN, {"p10": 1.0}, MIB, modules)))
+    result = ProbeResult(probe.key, Verdict.CLEAN, {"p10": 1.0}, MIB, modules, {"p10": modules})
+    build = cache.tell(ev.Probed(probe.node, result))
     cache.build(build)
     (fork,) = cache.ask("p11")
     assert isinstance(fork, ev.Fork) and fork.node == cache.base  # p10 was not asked for
     (fork,) = cache.ask("p10", "p11")
     assert isinstance(fork, ev.Fork) and not fork.lacking
+
+
+def test_import_does_not_imply_those_that_shared_its_node() -> None:
+    cache = Cache()
+    for _ in range(3):
+        cache.serve("p10", "p12")
+    assert cache.added(cache.serve("p10", "p12")) == ("p10", "p12")
+    assert cache.serve("p10") == cache.serve("p12") == cache.base
 
 
 def test_import_that_takes_no_time_gets_no_node() -> None:
