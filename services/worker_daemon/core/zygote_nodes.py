@@ -52,11 +52,9 @@ class TreeLimits:
 
 @dataclass(frozen=True)
 class TreeKey:
-    """Whose processes may share pages. `generation`: stands for one environment and its fingerprint."""
+    """Whose processes may share pages: all of one host. `generation`: one environment with its fingerprint."""
 
     generation: int
-    python: str = ""
-    tenant: str = "shared"
 
 
 class NodeState(StrEnum):

@@ -41,10 +41,6 @@ class ImportTimes:
         """Seconds of one import."""
         return self._seconds.get(name, UNMEASURED_S)
 
-    def knows(self, name: str) -> bool:
-        """It was measured."""
-        return name in self._seconds
-
     def sum(self, names: Iterable[str]) -> float:
         """Seconds of these imports; the same for the same names, in whatever order they come."""
         return sum(self.of(name) for name in sorted(names))
