@@ -14,13 +14,16 @@ from typing import Any
 
 from looseleaf.config_files import ConfigError, no_such_setting, read_section, read_values, wrong_value
 
-__all__ = ["SECRET_NAMES", "ConfigError", "KernelConfig", "default_data_dir", "default_run_dir"]
+__all__ = ["PRIVATE_TAGS", "SECRET_NAMES", "ConfigError", "KernelConfig", "default_data_dir", "default_run_dir"]
 
 # Environment variables whose values are never saved: shell patterns, in any case.
 SECRET_NAMES = (
     "*TOKEN*", "*SECRET*", "*PASSW*", "*API_KEY*", "*APIKEY*", "*CREDENTIAL*", "*PRIVATE_KEY*", "*PRIVATEKEY*",
     "*ACCESS_KEY*", "*ACCESSKEY*", "AUTH", "AUTH_*", "*_AUTH", "*_AUTH_*", "*_PWD",
 )  # fmt: skip
+
+# As the default of `looseleaf-lab`.
+PRIVATE_TAGS = ("looseleaf-private",)
 
 
 def default_data_dir(environ: Mapping[str, str] | None = None) -> Path:
@@ -87,6 +90,12 @@ class KernelConfig:
     wait_line_after_s: float = _setting(
         0.5, "a GPU cell that has not begun by then says what it waits for, where no page with `looseleaf-lab` does; "
         "0: never")
+    predict: bool = _setting(
+        True, "prepare the cells behind one that has ended, as the notebook's file or earlier runs tell them, where no "
+        "front end tells of edits")
+    private_tags: tuple[str, ...] = _setting(
+        PRIVATE_TAGS, "tags of cells that are never prepared so: a list, in the variable separated by commas; the "
+        "extension has its own in its settings")
     log_level: str = _setting("warning", "least severe events to log")
 
     @classmethod

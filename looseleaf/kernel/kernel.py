@@ -107,8 +107,8 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, WorkerCells, _Base): 
         )
         self._preparations = Preparations(self.looseleaf.prepare, self._before_preparation, self._pages)
         self._predictions = Predictions(
-            self._preparations.predict, lambda: self.control_thread.io_loop.asyncio_loop,
-            lambda: self._preparations.told, lambda: notebook_of(os.environ, self.shell.user_ns),
+            config, self._preparations, lambda: self.control_thread.io_loop.asyncio_loop,
+            lambda: notebook_of(os.environ, self.shell.user_ns),
         )  # fmt: skip
         self._results = ResultCache(self.shell)
         self._replies = CellReplies(self.shell, self)
@@ -337,6 +337,7 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, WorkerCells, _Base): 
         return reply
 
     def _close_session(self) -> None:
+        self._predictions.stop()
         self._idle_commits.cancel()
         if self._run is None:
             self.looseleaf.close()

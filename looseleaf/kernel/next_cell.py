@@ -6,18 +6,21 @@ For front ends that tell nothing of edits. Pure but for `read_notebook`.
 from __future__ import annotations
 
 import json
+import re
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from looseleaf.kernel_config import PRIVATE_TAGS
 
 NOTEBOOK_BYTES_MAX: Final = 8 << 20
 # Looked at behind the cell that has ended, until one of them needs a GPU.
 CELLS_AHEAD: Final = 3
 CELLS_REMEMBERED_MAX: Final = 1000
-# As the extension's default: such a cell is never looked at before Run.
-PRIVATE_TAG: Final = "looseleaf-private"
+# An id that a cell of a file can have (nbformat 4.5). Front ends that know none send others, such as addresses.
+_FILE_ID: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +66,29 @@ def read_notebook(path: str) -> dict[str, Any] | None:
     return notebook if isinstance(notebook, dict) else None
 
 
-def cells_behind(notebook: Mapping[str, Any], ended: NextCell) -> list[NextCell]:
+def cells_behind(
+    notebook: Mapping[str, Any], ended: NextCell, private_tags: Collection[str] = PRIVATE_TAGS
+) -> list[NextCell]:
     """At most CELLS_AHEAD code cells behind the one that has ended, without empty and private ones.
 
-    It is found by its id, else by its text if no other cell has the same; else there are none.
+    It is found by its id; by its text, if no other cell has the same, where it has none or the file knows no ids: one
+    with another id is of another notebook, or not in the file yet. Else there are none.
     """
     cells = notebook.get("cells")
     if not isinstance(cells, list) or _ours(notebook).get("private") is True:
         return []
     code = [cell for cell in cells if isinstance(cell, dict) and cell.get("cell_type") == "code"]
-    places = [place for place, cell in enumerate(code) if ended.cell_id and cell.get("id") == ended.cell_id]
-    places = places or [place for place, cell in enumerate(code) if _source(cell).strip() == ended.source.strip()]
+    if _FILE_ID.fullmatch(ended.cell_id) and any(cell.get("id") for cell in code):
+        places = [place for place, cell in enumerate(code) if cell.get("id") == ended.cell_id]
+    else:
+        places = [place for place, cell in enumerate(code) if _source(cell).strip() == ended.source.strip()]
     if len(places) != 1:
         return []
     found: list[NextCell] = []
     for cell in code[places[0] + 1 :]:
         if len(found) == CELLS_AHEAD:
             break
-        if _source(cell).strip() and not _private(cell):
+        if _source(cell).strip() and not _private(cell, private_tags):
             device = _ours(cell).get("device")
             found.append(NextCell(str(cell.get("id", "")), _source(cell), device if device in ("gpu", "cpu") else ""))
     return found
@@ -99,6 +107,8 @@ def _ours(part: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _private(cell: Mapping[str, Any]) -> bool:
+def _private(cell: Mapping[str, Any], private_tags: Collection[str]) -> bool:
     tags = cell["metadata"].get("tags") if isinstance(cell.get("metadata"), dict) else None
-    return _ours(cell).get("private") is True or (isinstance(tags, list) and PRIVATE_TAG in tags)
+    return _ours(cell).get("private") is True or (
+        isinstance(tags, list) and any(tag in private_tags for tag in tags)
+    )

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from looseleaf.kernel.next_cell import NextCell, RunOrder, cells_behind, read_notebook
+from looseleaf.kernel.preparations import Preparations
+from looseleaf.kernel_config import KernelConfig
 
 log = logging.getLogger("looseleaf.kernel")
 
@@ -19,21 +21,21 @@ PAUSE_S: Final = 0.15
 class Predictions:
     """Guesses after each cell that has succeeded, until the next one arrives.
 
-    `prepare` answers like `Preparations.predict`, on the loop that `control_loop` gives. `told()`: a front end tells of
-    edits itself, so nothing is guessed. `notebook()`: the path of the notebook's file, empty if nobody told it.
+    `preparations` prepare on the loop that `control_loop` gives; once a front end tells them of edits nothing is
+    guessed, nor where `config` forbids it. `notebook()`: the path of the notebook's file, empty if nobody told it.
     """
 
     def __init__(
         self,
-        prepare: Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]],
+        config: KernelConfig,
+        preparations: Preparations,
         control_loop: Callable[[], asyncio.AbstractEventLoop],
-        told: Callable[[], bool],
         notebook: Callable[[], str],
         pause_s: float = PAUSE_S,
     ) -> None:
-        self._prepare = prepare
+        self._config = config
+        self._preparations = preparations
         self._control_loop = control_loop
-        self._told = told
         self._notebook = notebook
         self._pause_s = pause_s
         self._order = RunOrder()
@@ -43,6 +45,10 @@ class Predictions:
 
     def cell_arrived(self) -> None:
         """A cell is to run: nothing needs to be guessed."""
+        self.stop()
+
+    def stop(self) -> None:
+        """Gives up what would be guessed now. On the loop of the main thread."""
         self._cells += 1
         if self._timer is not None:
             self._timer.cancel()
@@ -52,8 +58,12 @@ class Predictions:
         """On the loop of the main thread. Behind a cell that failed the person most likely mends it first."""
         ended = NextCell(cell_id, source)
         self._order.ran(ended)
-        if ok and not self._told():
+        if ok and self._may_guess:
             self._timer = asyncio.get_running_loop().call_later(self._pause_s, self._begin, ended)
+
+    @property
+    def _may_guess(self) -> bool:
+        return self._config.predict and not self._preparations.told
 
     def _begin(self, ended: NextCell) -> None:
         self._timer = None
@@ -64,14 +74,14 @@ class Predictions:
         try:
             likely = await asyncio.get_running_loop().run_in_executor(None, self._likely, ended, notebook)
             for cell in likely:
-                if self._told() or self._cells != cells:
+                if not self._may_guess or self._cells != cells:
                     return
                 # As pages do: they go on from here should the extension come later.
                 asked = {
                     "kind": "focus", "cell_id": cell.cell_id, "source": cell.source,
                     "device_override": cell.device_override, "edit_sequence": int(time.time() * 1000),
                 }  # fmt: skip
-                answer = await self._prepare(asked)
+                answer = await self._preparations.predict(asked)
                 if answer.get("status") != "ok" or answer.get("recipe", {}).get("label") == "gpu":
                     return
         except Exception:
@@ -81,4 +91,6 @@ class Predictions:
     def _likely(self, ended: NextCell, notebook: str) -> list[NextCell]:
         saved = read_notebook(notebook) if notebook else None
         # The file tells what is private; the order of runs does not.
-        return self._order.after(ended.cell_id) if saved is None else cells_behind(saved, ended)
+        if saved is None:
+            return self._order.after(ended.cell_id)
+        return cells_behind(saved, ended, self._config.private_tags)
