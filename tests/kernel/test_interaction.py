@@ -55,12 +55,6 @@ def test_next_cell_of_the_saved_notebook_is_prepared_where_no_page_tells_of_edit
     kernel.ok("x = 1", cellId="a")
     guessed = [daemon.wait_for("prepare", count)["source"] for count in (1, 2)]
     assert guessed == ["y = x", "%%gpu\nz = x"]
-    # A front end that tells itself needs no guesses.
-    kernel.control(PREPARE_REQUEST, {"source": "w = x", "cell_id": "b"})()
-    before = daemon.count("prepare")
-    kernel.ok("x = 1", cellId="a")
-    kernel.control(PREPARE_REQUEST, {"source": "w = x + 1", "cell_id": "b"})()
-    assert daemon.count("prepare") == before + 1
 
 
 def test_late_answer_to_an_interrupted_question_does_not_answer_the_next(notebook: Any, daemon: Any) -> None:
