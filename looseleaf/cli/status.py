@@ -133,8 +133,9 @@ def _pool_lines(pool: dict[str, Any]) -> list[str]:
     spent = [f"{time['state']} {time['gpu_s']:.0f}" for time in pool["provisioned"] if time["gpu_s"] >= 0.5]
     if spent:
         lines.append(f"GPU-seconds since the scheduler's start: {', '.join(spent)}")
-    done = pool["speculation"]
-    lines.append(f"preparations: {done['ordered']} ordered, {done['used']} used, {done['wasted']} for nothing")
+    # A message, so absent where the scheduler does not tell it.
+    if done := pool.get("speculation"):
+        lines.append(f"preparations: {done['ordered']} ordered, {done['used']} used, {done['wasted']} for nothing")
     return lines
 
 
