@@ -57,10 +57,10 @@ class ZygoteGenerations:
 
     def _add(self, number: int) -> Zygote:
         # What the tree before it had learned.
-        learned = self.cache.learned(TreeKey(number - 1))
-        zygote = self._zygotes[number] = self._new_zygote(learned)
-        key = TreeKey(number)
-        self.cache.open(key, zygote)
+        key, before = TreeKey(number), TreeKey(number - 1)
+        learned = self.cache.learned(before)
+        zygote = self._zygotes[number] = self._new_zygote(tuple(learned))
+        self.cache.open(key, zygote, learned, before)
 
         def ready() -> None:
             self._environment = zygote.environment or self._environment

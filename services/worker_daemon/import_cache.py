@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -72,10 +72,12 @@ class ImportCache:
 
     # -- bases -------------------------------------------------------------------------------------------------------
 
-    def open(self, key: TreeKey, base: Zygote) -> None:
-        """A base is about to be started."""
+    def open(
+        self, key: TreeKey, base: Zygote, learned: Mapping[str, int] | None = None, after: TreeKey | None = None
+    ) -> None:
+        """A base is about to be started, with what was `learned` from the tree `after` which it comes."""
         self._bases[key], self._hopeless[key] = base, asyncio.Event()
-        self.tell(ev.KeyOpened(key))
+        self.tell(ev.KeyOpened(key, learned or {}, after))
 
     def base_ready(self, key: TreeKey) -> None:
         """It serves, for the first time or again."""
@@ -91,10 +93,12 @@ class ImportCache:
             self._hopeless[key].set()
         self.tell(ev.BaseDown(key, hopeless))
 
-    def learned(self, key: TreeKey) -> tuple[str, ...]:
-        """What the base of the tree after this one should import besides the configured set; empty if there is none."""
-        tree = self.rules.trees.get(key)
-        return learned_base(tree, self.rules.nodes.values(), self.rules.times) if tree is not None else ()
+    def learned(self, key: TreeKey) -> dict[str, int]:
+        """What the base of the tree after this one should import besides the configured set, with its memory."""
+        tree, base = self.rules.trees.get(key), self.rules.base(key)
+        if tree is None or base is None:
+            return {}
+        return learned_base(tree, base, self.rules.nodes.values(), self.rules.times)
 
     def close(self, key: TreeKey) -> None:
         """Nobody forks from it any more: its tail ends."""

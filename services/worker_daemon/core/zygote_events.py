@@ -37,9 +37,11 @@ class KillWhy(StrEnum):
 
 @dataclass(frozen=True)
 class KeyOpened:
-    """A base is being started for a new environment."""
+    """A base is being started for a new environment; `learned`: as Tree. `after`: the tree that taught it."""
 
     key: TreeKey
+    learned: Mapping[str, int] = field(default_factory=dict)
+    after: TreeKey | None = None
 
 
 @dataclass(frozen=True)

@@ -106,8 +106,9 @@ class Node:
 
 @dataclass
 class Tree:
-    """One key's nodes and what its requests have taught.
+    """One key's nodes and what its requests have taught; until it has enough of its own, those of the tree before.
 
+    `learned`: what the base imports besides the configured set, with the memory that each costs.
     `refused`: imports that no node may hold; `doubted_until_s`: until when, where not for good. `hopeless`: the base's
     last start failed. `builds_failed`: in a row, for no known reason. `poisonings`: in a row, the last at `poisoned_s`;
     forks that work say nothing against them, for what is poisoned forks well.
@@ -117,6 +118,7 @@ class Tree:
     base: NodeId
     window: deque[frozenset[str]]
     environment_id: str = ""
+    learned: dict[str, int] = field(default_factory=dict)
     refused: dict[str, Verdict] = field(default_factory=dict)
     doubted_until_s: dict[str, float] = field(default_factory=dict)
     hopeless: bool = False

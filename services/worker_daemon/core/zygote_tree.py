@@ -88,7 +88,9 @@ class ImportCacheRules:
         if event.key not in self.trees:
             base = Node(self.new_id(), event.key, None, used_s=now_s)
             self.nodes[base.id] = base
-            self.trees[event.key] = Tree(event.key, base.id, deque(maxlen=self.limits.window))
+            before = self.trees.get(event.after) if event.after is not None else None
+            window = deque(before.window if before is not None else (), maxlen=self.limits.window)
+            self.trees[event.key] = Tree(event.key, base.id, window, learned=dict(event.learned))
         return []
 
     def _base_ready(self, event: ev.BaseReady, now_s: float) -> list[Action]:
