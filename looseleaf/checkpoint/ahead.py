@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from threading import Event, Thread
 from typing import Any, Final
 
-from looseleaf.checkpoint.manifest import Manifest
+from looseleaf.checkpoint.manifest import Manifest, RegionRef
+from looseleaf.checkpoint.state_io import StateIO
 from looseleaf.dirty_tracker import MappedRegions
 from looseleaf.errors import LooseLeafError
 from looseleaf.ids import PayloadId
@@ -24,28 +25,57 @@ class Ahead:
     """For the variables `names`: units by their hash, and the memory of payloads that nobody has used yet.
 
     `regions`: which bytes each mapping shows. What is taken out of `memory` is used up, even if it served nothing: a
-    person's code may have seen it.
+    person's code may have seen it. `given_up`: memory that nobody has used nor will, with what it shows, until `unmap`.
     """
 
     names: set[str] = field(default_factory=set)
     units: Mapping[bytes, bytes] = field(default_factory=dict)
     memory: dict[PayloadId, Any] = field(default_factory=dict)
     regions: dict[PayloadId, Any] = field(default_factory=dict)
+    given_up: list[tuple[Any, Sequence[RegionRef]]] = field(default_factory=list)
 
     def renew(self, manifest: Manifest) -> None:
         """Gives up memory that shows other bytes than the payloads of this version have."""
         payloads = manifest.payloads
-        self.memory = {
+        self._keep({
             payload_id: mapped
             for payload_id, mapped in self.memory.items()
             if payload_id in payloads and payloads[payload_id].regions == self.regions[payload_id]
-        }
+        })  # fmt: skip
+
+    def mapped(self, manifest: Manifest, memory: Mapping[PayloadId, Any]) -> None:
+        """`memory` of payloads of this version is what there is now; what is not among it is given up."""
+        self._keep(memory)
+        self.regions = {payload_id: manifest.payloads[payload_id].regions for payload_id in memory}
 
     def asked_for(self, names: Collection[str]) -> None:
         """These are made, or are not to be had: with the last of them all of it goes."""
         self.names.difference_update(names)
         if not self.names:
-            self.units, self.memory, self.regions = {}, {}, {}
+            self._keep({})
+            self.units, self.regions = {}, {}
+
+    def unmap(self, io: StateIO) -> None:
+        """Unmaps what was given up, and says so: until then the host keeps its slots.
+
+        No child of this process can need it: it was never handed out.
+        """
+        given_up, self.given_up = self.given_up, []
+        for mapped, _ in given_up:
+            if isinstance(mapped, MappedRegions):
+                mapped.close()
+        if refs := [ref for _, regions in given_up for ref in regions]:
+            # If it cannot be said, the host keeps them until the connection ends.
+            with contextlib.suppress(LooseLeafError):
+                io.unmap_regions(refs)
+
+    def _keep(self, memory: Mapping[PayloadId, Any]) -> None:
+        self.given_up += [
+            (mapped, self.regions[payload_id])
+            for payload_id, mapped in self.memory.items()
+            if memory.get(payload_id) is not mapped
+        ]
+        self.memory = dict(memory)
 
 
 class Warming:

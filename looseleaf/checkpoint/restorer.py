@@ -95,8 +95,8 @@ class Restorer:
     def map_ahead(self, ahead: Ahead) -> None:
         """Maps what `ahead.names` will need and nobody has mapped; of what they do not need it keeps nothing."""
         heads = self._heads_to_load(self._manifest.closure(list(ahead.names)).names)
-        ahead.memory = dict(self.new_loader(ahead.units, ahead.memory).map_ahead(heads, AHEAD_BYTES_MAX))
-        ahead.regions = {payload_id: self._manifest.payloads[payload_id].regions for payload_id in ahead.memory}
+        memory = self.new_loader(ahead.units, ahead.memory).map_ahead(heads, AHEAD_BYTES_MAX)
+        ahead.mapped(self._manifest, memory)
 
     def new_loader(
         self, fetched: Mapping[bytes, bytes] | None = None, ahead: dict[PayloadId, Any] | None = None

@@ -60,3 +60,6 @@ class StateIO(Protocol):
 
     def map_many(self, groups: Sequence[Sequence[RegionRef]]) -> Sequence[Buffer]:
         """As `map_regions` for each group, at the price of one; after an error none is mapped."""
+
+    def unmap_regions(self, refs: Sequence[RegionRef]) -> None:
+        """One mapping less of each region, which is as often in `refs` as it was mapped; it must be gone by then."""

@@ -148,6 +148,7 @@ class StateTracker:
             self.ahead.names = set(soon)
             restorer.map_ahead(self.ahead)
         self.ahead.asked_for(wanted)
+        self.ahead.unmap(self.io)
         return report
 
     def _follow(self, version: Version, names: list[str]) -> Mapping[bytes, bytes]:

@@ -100,6 +100,9 @@ class StoreIO:
         """As `StateIO.map_many`."""
         return [self.map_regions(refs) for refs in groups]
 
+    def unmap_regions(self, refs: Sequence[RegionRef]) -> None:
+        """As `StateIO.unmap_regions`; their slots stay until `close` all the same."""
+
     def close(self) -> None:
         """Closes the store; memory that was restored stays valid."""
         self._pins.close()

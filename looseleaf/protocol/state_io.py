@@ -196,9 +196,10 @@ class LinkStateIO:
         return parts
 
     def unmap_regions(self, refs: Sequence[RegionRef]) -> None:
-        """Tells the daemon that no mapping of these regions is left here, so that it may reuse their slots."""
-        if refs:
-            self._ask("unmap_regions", {"regions": [_row(ref) for ref in refs]})
+        """Tells the daemon of one mapping less of each; with its last one gone a region's slot may be reused."""
+        for start in range(0, len(refs), REGIONS_PER_MESSAGE_MAX):
+            part = refs[start : start + REGIONS_PER_MESSAGE_MAX]
+            self._ask("unmap_regions", {"regions": [_row(ref) for ref in part]})
 
     def close(self) -> None:
         """Closes the ring and the segments; mappings that were handed out stay valid."""

@@ -69,6 +69,9 @@ class DirectoryIO:
     def map_many(self, groups):
         return [self.map_regions(refs) for refs in groups]
 
+    def unmap_regions(self, refs):
+        pass
+
     def _region(self, ref):
         return self.root / "regions" / f"{ref.region_id.hex()}-{ref.length_bytes}"
 

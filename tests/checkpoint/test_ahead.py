@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import gc
 import weakref
+from typing import Any
+
+import pytest
 
 from looseleaf.checkpoint.ahead import Ahead, Warming
 from looseleaf.dirty_tracker import MappedRegions, Memfd
+from looseleaf.errors import LooseLeafError, Unavailable
 from looseleaf.ids import PayloadId
 from looseleaf.units import REGION_BYTES
 
@@ -46,3 +50,27 @@ def test_all_goes_with_the_last_name() -> None:
     assert (len(ahead.units), len(ahead.memory)) == (1, 1)
     ahead.asked_for(["b"])
     assert (ahead.units, ahead.memory, ahead.regions) == ({}, {}, {})
+
+
+@pytest.mark.parametrize("error", [None, Unavailable("DAEMON_GONE", "away")])
+def test_memory_that_is_given_up_is_unmapped_before_its_host_hears_of_it_once(error: LooseLeafError | None) -> None:
+    mapped = mappings(2)
+    told: list[Any] = []
+
+    class IO:
+        def unmap_regions(self, refs: Any) -> None:
+            told.append((refs, [one.closed for one in mapped]))
+            if error is not None:
+                raise error
+
+    io: Any = IO()
+    one, two = PayloadId(1), PayloadId(2)
+    shows: Any = {one: ("r1", "r1"), two: ("r2",)}
+    ahead = Ahead({"a"}, {}, dict(zip((one, two), mapped, strict=True)), shows)
+    ahead.unmap(io)
+    # The first is taken out: somebody uses it.
+    del ahead.memory[one]
+    ahead.asked_for(["a"])
+    ahead.unmap(io)
+    ahead.unmap(io)
+    assert told == [(["r2"], [False, True])]

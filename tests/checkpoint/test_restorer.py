@@ -157,6 +157,35 @@ result = [kept, len(tracker.ahead.memory), check("[a.sum(), b.sum()]")]
 """) == [1, 0, [7.0, 100_000.0]]
 
 
+def test_memory_that_was_mapped_ahead_for_nothing_is_given_back(process):
+    process("""
+cell("import numpy as np; a, b, c = np.zeros(100_000), np.ones(100_000), np.full(100_000, 2.0)")
+save()
+""")
+    assert process("""
+from looseleaf.checkpoint.tracker import StateTracker
+given_back = []
+io.unmap_regions = given_back.extend
+def shown(name):
+    payloads = tracker.manifest.closure([name]).payloads
+    return [ref for payload_id in payloads for ref in tracker.manifest.payloads[payload_id].regions]
+tracker.restore((), soon=["a", "b", "c"])
+a, b, c = map(shown, "abc")
+tracker2 = StateTracker(other := {}, io, session_id="s-test", epoch=1, hidden=lambda n: n.startswith("__"))
+tracker2.restore(["a"])
+other["a"][7] = 7
+tracker2.save("x-other")
+result = [given_back == []]
+tracker.restore((), version=2, soon=["a", "b", "c"])
+result.append(given_back == a)
+tracker.restore((), soon=["a", "b"])
+result.append(given_back == a + c)
+restore("a", "b")
+# What was used is the person's.
+result += [given_back == a + c, check("[a.sum(), b.sum()]")]
+""") == [True, True, True, True, [7.0, 100_000.0]]
+
+
 def test_memory_that_a_failed_object_may_have_written_to_is_not_used_again(process):
     process("""
 cell('''

@@ -250,7 +250,9 @@ def test_have_regions_reports_each_missing_region_once(both: tuple[Daemon, LinkS
     assert io.have_regions([region(n)[0] for n in (2, 1, 3, 2)]) == [0, 2]
 
 
-def test_map_regions_gives_the_bytes_as_private_writable_memory(both: tuple[Daemon, LinkStateIO]) -> None:
+def test_map_regions_gives_the_bytes_as_private_writable_memory(
+    both: tuple[Daemon, LinkStateIO], monkeypatch: pytest.MonkeyPatch
+) -> None:
     daemon, io = both
     items = [region(1), region(2), region(3, 4096)]
     io.put_regions(items)
@@ -259,8 +261,11 @@ def test_map_regions_gives_the_bytes_as_private_writable_memory(both: tuple[Daem
         assert bytes(first) == b"".join(data for _, data in items)
         first.buffer[0] = 99
         assert second.buffer[0] == 0
+    batches = len(daemon.batches)
+    monkeypatch.setattr("looseleaf.protocol.state_io.REGIONS_PER_MESSAGE_MAX", 2)
     io.unmap_regions(refs)
-    assert daemon.batches[-1] == [[ref.region_id, ref.length_bytes] for ref in refs]
+    rows = [[ref.region_id, ref.length_bytes] for ref in refs]
+    assert daemon.batches[batches:] == [rows[:2], rows[2:]]
 
 
 def test_map_many_asks_once_and_gives_each_group_its_own_memory(both: tuple[Daemon, LinkStateIO]) -> None:
