@@ -19,7 +19,6 @@ from looseleaf import devices
 from looseleaf.devices import Kind, Role
 from looseleaf.protocol.channel import Channel
 from looseleaf.protocol.confinement import CONFINEMENT_VARIABLE, Confinement
-from looseleaf.protocol.frames import close_fds
 from looseleaf.worker.interrupts import ignore_interrupts
 from looseleaf.worker.isolation import confine_worker, reset_signals, set_title
 from looseleaf.worker.log_format import LogFormat
@@ -27,6 +26,7 @@ from looseleaf.worker.runtime import WorkerRuntime
 from looseleaf.worker.shell import WorkerShell
 from looseleaf.worker.streams import OutStream
 from looseleaf.worker.thread_counts import THREAD_VARIABLES, default_thread_count, set_thread_count
+from looseleaf.worker.zygote_forks import stand_alone
 
 EXIT_FAULT: Final = 70
 _FREE: Final = Confinement().text()
@@ -84,11 +84,7 @@ def become_worker(birth: Birth, inherited: Inheritance) -> NoReturn:
 
 
 def _leave_the_zygote(birth: Birth) -> None:
-    os.setsid()
-    for number, fd in enumerate(birth.stdio_fds):
-        os.dup2(fd, number, inheritable=True)
-    # Not closerange: where no limit of open files is set it may have a billion to try.
-    close_fds({int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, birth.channel_fd})
+    stand_alone(birth)
     # One that comes before the rest is ignored, not the end.
     ignore_interrupts()
     reset_signals(but={signal.SIGINT})

@@ -22,14 +22,22 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from looseleaf.protocol.frames import close_fds
 from looseleaf.units import GIB, KIB
 from looseleaf.worker.isolation import IMPORT_LIMIT_S, become_subreaper, end_after, leave_the_network
-from looseleaf.worker.probe_checks import Finding, Surroundings, children, in_bad_fork, thread_count, unclean_since
+from looseleaf.worker.probe_checks import (
+    Finding,
+    Surroundings,
+    children,
+    failure,
+    in_bad_fork,
+    thread_count,
+    unclean_since,
+)
 from looseleaf.worker.probe_origins import foreign_module, installed_folders
+from looseleaf.worker.zygote_forks import stand_alone
+from looseleaf.worker.zygote_imports import memory_bytes
 
 if TYPE_CHECKING:
     from looseleaf.worker.child import Birth, Inheritance
@@ -48,10 +56,7 @@ _DIED: Final = b""
 def become_probe(birth: Birth, inherited: Inheritance, imports: list[str]) -> NoReturn:
     """Turns a process that was forked from a zygote into a probe. Never returns, never raises."""
     try:
-        os.setsid()
-        for number, fd in enumerate(birth.stdio_fds):
-            os.dup2(fd, number, inheritable=True)
-        close_fds({int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, birth.channel_fd})
+        stand_alone(birth)
         os.set_inheritable(birth.channel_fd, False)
         run_probe(birth.channel_fd, imports, within=inherited.shell.builtin_trap)
     except BaseException:
@@ -72,7 +77,7 @@ def run_probe(
     end_after(limit_s)
     _confine()
     before, folders = Surroundings.here(), installed_folders()
-    modules, private_bytes, threads = set(sys.modules), _private_bytes(), thread_count()
+    modules, private_bytes, threads = set(sys.modules), memory_bytes()["private_bytes"], thread_count()
     finding: Finding | None = None
     culprit, pid = "", os.getpid()
     with within if within is not None else nullcontext():
@@ -95,7 +100,7 @@ def run_probe(
     _end_children()
     _say(fd, {"result": {
         "verdict": verdict, "culprit": culprit, "detail": detail[:DETAIL_CHARS_MAX],
-        "private_bytes": max(0, _private_bytes() - private_bytes), "modules": came,
+        "private_bytes": max(0, memory_bytes()["private_bytes"] - private_bytes), "modules": came,
     }})  # fmt: skip
 
 
@@ -112,11 +117,8 @@ def _confine() -> None:
 def _import(name: str) -> Finding | None:
     try:
         importlib.import_module(name)
-    except (OSError, MemoryError) as error:
-        # A full disk or a server that is away is nothing of the package's.
-        return "passing", f"{type(error).__name__}: {error}"
     except BaseException as error:
-        return "error", f"{type(error).__name__}: {error}"
+        return failure(error)
     return None
 
 
@@ -175,11 +177,6 @@ def _end_children() -> None:
             os.kill(pid, signal.SIGKILL)
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
-
-
-def _private_bytes() -> int:
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next((int(line.split()[1]) * KIB for line in lines if line.startswith("Private_Dirty:")), 0)
 
 
 def _say(fd: int, line: dict[str, Any]) -> None:

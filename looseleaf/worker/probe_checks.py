@@ -50,6 +50,12 @@ class Surroundings:
         )  # fmt: skip
 
 
+def failure(error: BaseException) -> Finding:
+    """Of an import that raised. A full disk, or a server that is away, is nothing of the package's and may pass."""
+    verdict = "passing" if isinstance(error, OSError | MemoryError) else "error"
+    return verdict, f"{type(error).__name__}: {error}"
+
+
 def unclean(own_fds: Collection[int] = ()) -> Finding | None:
     """(verdict, detail) of what makes this process unfit to be forked; None if nothing was found.
 

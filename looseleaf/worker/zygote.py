@@ -31,7 +31,14 @@ from looseleaf.worker.shell import WorkerShell, build_shell
 from looseleaf.worker.streams import OutStream
 from looseleaf.worker.thread_counts import loaded_thread_libraries, missing_thread_variables
 from looseleaf.worker.zygote_forks import fork_grandchild
-from looseleaf.worker.zygote_imports import NOTEBOOK_SIGNS, import_head, known_modules, load_later, memory_bytes
+from looseleaf.worker.zygote_imports import (
+    NOTEBOOK_SIGNS,
+    import_head,
+    known_modules,
+    load_later,
+    memory_bytes,
+    refusal,
+)
 from looseleaf.worker.zygote_node import become_node
 
 if TYPE_CHECKING:
@@ -71,9 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         inherited = inheritance(shell, streams, [item["name"] for item in imported], environment_id)
         failed += load_later()
     except PreconditionFailed as error:
-        verdict, culprit = error.fields.get("verdict", ""), error.fields.get("name", "")
-        text = {"t": "ERR", "id": 0, "errno": 0, "text": str(error), "verdict": verdict, "culprit": culprit}
-        control.send(text)
+        control.send(refusal(error))
         sys.stderr.write(f"{error}\n")
         return EXIT_UNCLEAN
     end_after(0)

@@ -8,9 +8,12 @@ import os
 import struct
 import sys
 from collections.abc import Callable
-from typing import Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from looseleaf.protocol.frames import close_fds
+
+if TYPE_CHECKING:
+    from looseleaf.worker.child import Birth
 
 _CHILD_PID: Final = struct.Struct("<ii")
 
@@ -49,6 +52,15 @@ def fork_grandchild(enter: Callable[[], NoReturn]) -> int:
     if pid == 0:
         raise OSError(error_number, os.strerror(error_number))
     return int(pid)
+
+
+def stand_alone(birth: Birth) -> None:
+    """The forked process has a session and standard streams of its own, and of its zygote's descriptors the channel."""
+    os.setsid()
+    for number, fd in enumerate(birth.stdio_fds):
+        os.dup2(fd, number, inheritable=True)
+    # Not closerange: where no limit of open files is set it may have a billion to try.
+    close_fds({int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, birth.channel_fd})
 
 
 def _flush_everything() -> None:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from looseleaf.checkpoint import import_filters
-from looseleaf.errors import PreconditionFailed
+from looseleaf.errors import LooseLeafError, PreconditionFailed
 from looseleaf.units import KIB
-from looseleaf.worker.probe_checks import unclean
+from looseleaf.worker.probe_checks import failure, unclean
 
 # By its presence libraries tell a notebook from a terminal when they are imported; an environment may lack it.
 NOTEBOOK_SIGNS: Final = ("ipykernel.zmqshell",)
@@ -34,7 +34,7 @@ Progress = Callable[[str], None]
 def import_head(
     names: Iterable[str], own_fds: Collection[int] | None = None, progress: Progress = lambda _name: None
 ) -> tuple[list[dict[str, Any]], list[dict[str, str]]]:
-    """Imports each module. ({name, seconds} of those that worked, {name, error} of those that did not.)
+    """Imports each module. ({name, seconds} of those that worked, {name, error, verdict} of those that did not.)
 
     `progress` is told each name before its import. Raises PreconditionFailed as `check_clean`, naming the module: an
     import cannot be undone.
@@ -49,7 +49,8 @@ def import_head(
             with import_filters.noted():
                 importlib.import_module(name)
         except (Exception, SystemExit) as error:
-            failed.append({"name": name, "error": f"{type(error).__name__}: {error}"[:ERROR_CHARS_MAX]})
+            verdict, text = failure(error)
+            failed.append({"name": name, "error": text[:ERROR_CHARS_MAX], "verdict": verdict})
             continue
         finally:
             if os.getpid() != pid:
@@ -61,7 +62,7 @@ def import_head(
 
 
 def load_later(own_fds: Collection[int] | None = None) -> list[dict[str, str]]:
-    """Imports what `LOADED_LATER` has for modules that are here; {name, error} of those that failed."""
+    """Imports what `LOADED_LATER` has for modules that are here; {name, error, verdict} of those that failed."""
     wanted = [names for trigger, names in LOADED_LATER.items() if not trigger or trigger in sys.modules]
     return [failure for names in wanted for failure in import_head(names, own_fds)[1]]
 
@@ -84,6 +85,12 @@ def check_clean(imported: str, own_fds: Collection[int] | None = None) -> None:
     if verdict == "threads":
         raise PreconditionFailed("THREADS_RUNNING", text, name=imported, verdict=verdict)
     raise PreconditionFailed("ZYGOTE_UNCLEAN", text, name=imported, verdict=verdict)
+
+
+def refusal(error: LooseLeafError) -> dict[str, Any]:
+    """What a process says instead of `READY` that may not serve."""
+    verdict, culprit = error.fields.get("verdict", ""), error.fields.get("name", "")
+    return {"t": "ERR", "id": 0, "errno": 0, "text": str(error), "verdict": verdict, "culprit": culprit}
 
 
 def known_modules() -> list[str]:

@@ -15,11 +15,12 @@ from looseleaf.checkpoint.module_code import BASELINE
 from looseleaf.environment import Environment
 from looseleaf.errors import LooseLeafError, PreconditionFailed, Unavailable
 from looseleaf.protocol.control import ControlSocket
-from looseleaf.protocol.frames import PROTOCOL_VERSION, Message, close_fds
+from looseleaf.protocol.frames import PROTOCOL_VERSION, Message
 from looseleaf.worker.isolation import IMPORT_LIMIT_S, end_after, set_title
 from looseleaf.worker.probe_checks import thread_count
 from looseleaf.worker.thread_counts import loaded_thread_libraries
-from looseleaf.worker.zygote_imports import check_clean, import_head, known_modules, load_later, memory_bytes
+from looseleaf.worker.zygote_forks import stand_alone
+from looseleaf.worker.zygote_imports import check_clean, import_head, known_modules, load_later, memory_bytes, refusal
 
 if TYPE_CHECKING:
     from looseleaf.worker.child import Birth, Inheritance
@@ -35,10 +36,7 @@ def become_node(
 
     status = EXIT_UNCLEAN
     try:
-        os.setsid()
-        for number, fd in enumerate(birth.stdio_fds):
-            os.dup2(fd, number, inheritable=True)
-        close_fds({int(name) for name in os.listdir("/proc/self/fd")} - {0, 1, 2, birth.channel_fd})
+        stand_alone(birth)
         set_title(birth.title)
         status = _serve(ControlSocket(socket.socket(fileno=birth.channel_fd)), inherited, environment, imports)
     except BaseException:
@@ -64,9 +62,7 @@ def _serve(
     except Unavailable:
         return 0  # the daemon has given it up
     except LooseLeafError as error:
-        verdict, culprit = error.fields.get("verdict", ""), error.fields.get("name", "")
-        text = {"t": "ERR", "id": 0, "errno": 0, "text": str(error), "verdict": verdict, "culprit": culprit}
-        control.send(text)
+        control.send(refusal(error))
         sys.stderr.write(f"{error}\n")
         return EXIT_UNCLEAN
     Zygote(control, grown, environment).serve()
@@ -85,7 +81,7 @@ def _grow(
         if failed:
             name, error = failed[0]["name"], failed[0]["error"]
             text = f"{name} cannot be imported: {error}"
-            raise PreconditionFailed("ZYGOTE_IMPORT_FAILED", text, name=name, verdict="error")
+            raise PreconditionFailed("ZYGOTE_IMPORT_FAILED", text, name=name, verdict=failed[0]["verdict"])
         load_later(own_fds)
     check_clean(imports[-1] if imports else "nothing", own_fds)
     # What was installed while these were imported is not what its parent has.

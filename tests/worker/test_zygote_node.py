@@ -16,6 +16,7 @@ FIXTURES = {
     "tail_two": "import tail_one\nVALUE = tail_one.VALUE + 1",
     "starts_thread": "import threading as t\nt.Thread(target=t.Event().wait, daemon=True, name='pest').start()",
     "leaves_socket": "import socket\nPAIR = socket.socketpair()",
+    "has_no_server": "raise ConnectionRefusedError('license')",
     "raises": "raise RuntimeError('half installed')",
     "leaves": "import sys; sys.exit('no license')",
     "forks_on": (
@@ -114,6 +115,7 @@ def test_node_whose_import_brings_folders_of_its_own_is_built(base: Any, fork_no
     ("name", "verdict", "said"),
     [
         ("starts_thread", "threads", "pest"), ("leaves_socket", "fds", "socket"), ("raises", "error", "half installed"),
+        ("has_no_server", "passing", "license"),
         ("leaves", "error", "no license"), ("no_such_module", "error", "No module named"),
     ],
 )  # fmt: skip
