@@ -7,10 +7,11 @@ take turns within one round of placing too. One tenant alone is served first com
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from looseleaf.ids import LeaseId
+from looseleaf.ids import LeaseId, SessionId
 from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.queue import Run, RunQueue
 
@@ -23,6 +24,8 @@ class _Use:
     at_s: float = 0.0
     gpus: int = 0
     granted_gpu_s: float = 0.0
+    # When it got a GPU last.
+    last_s: float = -math.inf
 
 
 class TenantShares:
@@ -39,6 +42,7 @@ class TenantShares:
         use = self._uses.setdefault(tenant, _Use(at_s=now_s))
         use.gpus += gpus
         use.granted_gpu_s += gpus * now_s
+        use.last_s = now_s
         self._leases[lease_id] = (tenant, gpus, now_s)
 
     def end(self, lease_id: LeaseId, now_s: float) -> None:
@@ -56,6 +60,11 @@ class TenantShares:
         """GPUs that the tenant's leases occupy."""
         use = self._uses.get(tenant)
         return use.gpus if use is not None else 0
+
+    def granted_at_s(self, tenant: str) -> float:
+        """When the tenant got a GPU last; long ago if that is not known any more."""
+        use = self._uses.get(tenant)
+        return use.last_s if use is not None else -math.inf
 
     def used_gpu_s(self, tenant: str, now_s: float) -> float:
         """Decayed GPU-seconds, those of running leases included; per unit of the tenant's weight."""
@@ -83,31 +92,37 @@ class TenantShares:
         return float(use.ended_gpu_s * 0.5 ** ((now_s - use.at_s) / self._limits.fair_half_life_s))
 
 
-def in_turn(queue: RunQueue, shares: TenantShares, limits: Limits, now_s: float) -> Iterator[Run]:
+def in_turn(
+    queue: RunQueue, shares: TenantShares, limits: Limits, now_s: float,
+    session_runs: Callable[[SessionId], bool] = lambda _session_id: False,
+) -> Iterator[Run]:
     """Every run that waits, in the order in which they are served; safe against changes of the queue meanwhile.
 
-    Who waited `fair_fifo_after_s` goes first, first come, first served. Then the tenant with the least use per weight
-    is next; the weight doubles while its first run has waited `fair_double_after_s`. Batch runs count as arrived later.
+    A tenant whose first run has waited `fair_fifo_after_s`, and that got no GPU for as long, goes first, with that one
+    run. Then the tenant with the least use per weight is next; the weight doubles while its first run has waited
+    `fair_double_after_s`. Batch runs count as arrived later. Runs that their own session holds back, since another of
+    its cells runs (`session_runs`) or waits before them, take no turn of their tenant's: they come last.
     """
-    tenants = queue.by_tenant()
-    if len(tenants) < 2:
+    if len(queue.by_tenant()) < 2:
         yield from queue
         return
-    old = [run for runs in tenants.values() for run in runs if now_s - run.rank_s >= limits.fair_fifo_after_s]
-    yield from sorted(old, key=lambda run: run.key)
-    waiting = {
-        tenant: [run for run in runs if now_s - run.rank_s < limits.fair_fifo_after_s]
-        for tenant, runs in tenants.items()}
+    waiting, held_back = _split(queue, session_runs)
     used = {tenant: shares.used_gpu_s(tenant, now_s) for tenant in waiting}
-    for run in old:
+    starved = [
+        runs[0] for tenant, runs in waiting.items()
+        if now_s - max(runs[0].rank_s, shares.granted_at_s(tenant)) >= limits.fair_fifo_after_s]
+    yield from sorted(starved, key=lambda run: run.key)
+    for run in starved:
         used[run.tenant] += _turn(run, shares, limits)
+    first = dict.fromkeys((run.tenant for run in starved), 1)
 
     def entry(tenant: str, place: int) -> tuple[float, tuple[float, int], str, int]:
         head = waiting[tenant][place]
         aged = 2.0 if now_s - head.rank_s >= limits.fair_double_after_s else 1.0
         return (used[tenant] / aged, head.key, tenant, place)
 
-    heads = [entry(tenant, 0) for tenant, runs in waiting.items() if runs]
+    heads = [
+        entry(tenant, first.get(tenant, 0)) for tenant, runs in waiting.items() if first.get(tenant, 0) < len(runs)]
     heapq.heapify(heads)
     while heads:
         _share, _key, tenant, place = heapq.heappop(heads)
@@ -116,6 +131,23 @@ def in_turn(queue: RunQueue, shares: TenantShares, limits: Limits, now_s: float)
         used[tenant] += _turn(run, shares, limits)
         if place + 1 < len(waiting[tenant]):
             heapq.heappush(heads, entry(tenant, place + 1))
+    yield from held_back
+
+
+def _split(
+    queue: RunQueue, session_runs: Callable[[SessionId], bool],
+) -> tuple[dict[str, list[Run]], list[Run]]:
+    """By tenant the runs that may be placed, the first of each session that runs nothing; and the others."""
+    waiting: dict[str, list[Run]] = {}
+    held_back: list[Run] = []
+    seen: set[SessionId] = set()
+    for run in queue:
+        if run.session_id in seen or session_runs(run.session_id):
+            held_back.append(run)
+        else:
+            waiting.setdefault(run.tenant, []).append(run)
+        seen.add(run.session_id)
+    return waiting, held_back
 
 
 def _turn(run: Run, shares: TenantShares, limits: Limits) -> float:

@@ -82,7 +82,7 @@ def waiting_gpus(state: State, now_s: float) -> int:
 def _first_of_each_session(state: State, now_s: float) -> Iterator[Run]:
     """Runs that may be placed: a session's cell that runs, or an earlier one that waits, holds its later ones back."""
     held_back: set[SessionId] = set()
-    for run in in_turn(state.queue, state.shares, state.limits, now_s):
+    for run in in_turn(state.queue, state.shares, state.limits, now_s, state.leases.session_runs):
         if run.session_id not in held_back and not state.leases.session_runs(run.session_id):
             held_back.add(run.session_id)
             yield run

@@ -21,7 +21,8 @@ def tell_positions(state: State, now_s: float) -> None:
     pool_reason = _pool_reason(state, now_s)
     free = _Free(state, now_s)
     held_back: set[SessionId] = set()
-    for position, run in enumerate(in_turn(state.queue, state.shares, state.limits, now_s), start=1):
+    turns = in_turn(state.queue, state.shares, state.limits, now_s, state.leases.session_runs)
+    for position, run in enumerate(turns, start=1):
         if run.session_id in held_back or state.leases.session_runs(run.session_id):
             reason = "This notebook's previous GPU cell has not ended."
         else:

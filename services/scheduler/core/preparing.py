@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from looseleaf.ids import HostId, LeaseId, WorkerId
+from looseleaf.ids import HostId, LeaseId, Version, WorkerId
 from looseleaf.services.scheduler.core.actions import AnswerPreparation, PrepareWorker
 from looseleaf.services.scheduler.core.events import PreparationFailed, PreparationRequested, WorkerPrepared
 from looseleaf.services.scheduler.core.eviction import evictable, eviction_rank
-from looseleaf.services.scheduler.core.facts import WorkerStage
+from looseleaf.services.scheduler.core.facts import RecipeFacts, WorkerStage
 from looseleaf.services.scheduler.core.fencing import see_epoch
 from looseleaf.services.scheduler.core.hosts import Host, Worker
 from looseleaf.services.scheduler.core.preparations import Preparation
@@ -186,7 +186,8 @@ def worker_prepared(state: State, event: WorkerPrepared, now_s: float) -> None:
         if not worker.stage.busy and event.worker_id not in state.leases.workers_in_use(host.host_id):
             worker.stage = worker.stage if worker.stage.ready else WorkerStage.HOST_READY
             demoted = _settle_on_gpus(state, worker, host, event, now_s)
-            if worker.prepared is not None and worker.prepared != preparation.recipe:
+            held = worker.prepared
+            if held is not None and _cell(held) != _cell(preparation.recipe):
                 state.speculation.drop(worker)
             worker.session_id, worker.version = preparation.session_id, preparation.recipe.version
             worker.prepared, worker.prepared_at, worker.prepared_at_s = preparation.recipe, state.number, now_s
@@ -201,6 +202,11 @@ def worker_prepared(state: State, event: WorkerPrepared, now_s: float) -> None:
         worker = host.workers.get(event.worker_id)
         if worker is not None:
             demote(state, host, worker)
+
+
+def _cell(recipe: RecipeFacts) -> tuple[str, Version]:
+    """Which text at which version, however much more is known: a heartbeat tells only that."""
+    return recipe.source_hash, recipe.version
 
 
 def _settle_on_gpus(state: State, worker: Worker, host: Host, event: WorkerPrepared, now_s: float) -> bool:

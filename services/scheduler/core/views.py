@@ -70,7 +70,7 @@ def pool_view(state: State, now_s: float, queue_max: int = 0, ended_max: int = 0
         )
         for host in state.hosts
     )
-    waiting = islice(in_turn(state.queue, state.shares, state.limits, now_s), queue_max)
+    waiting = islice(in_turn(state.queue, state.shares, state.limits, now_s, state.leases.session_runs), queue_max)
     queue = tuple(_queued_view(run, place, now_s) for place, run in enumerate(waiting, start=1))
     return PoolView(
         hosts, len(state.queue), state.accounts.held_gpu_s(state.leases, now_s), state.ready, queue,

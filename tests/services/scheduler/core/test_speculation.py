@@ -170,6 +170,17 @@ def test_run_finds_its_data_on_its_gpu_and_nothing_is_wasted(far: Any) -> None:
     assert (totals.used, totals.wasted_gpu_s) == (1, 0.0)
 
 
+def test_heartbeat_that_comes_before_the_answer_makes_no_preparation_wasted(rig: Any, worker: Any) -> None:
+    rig.prepare("s1", source="a", names=("df",))
+    order = rig.one(act.PrepareWorker)
+    rig.heartbeat(workers=(worker("w1", stage=HOST, prepared="a"),))
+    rig.send(ev.WorkerPrepared(order.request_id, WorkerId("w1"), 700.0))
+    assert rig.scheduler.state.speculation.totals.wasted == 0
+    rig.prepare("s1", source="b", names=("model",))
+    done(rig, "w1")
+    assert rig.scheduler.state.speculation.totals.wasted == 1
+
+
 def test_without_a_keystroke_the_data_leave_the_gpu_and_stay_in_host_memory(far: Any) -> None:
     park(far, "s1", "w1")
     far.pass_time(19.0)
