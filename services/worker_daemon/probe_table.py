@@ -32,7 +32,10 @@ _HASH_BYTES: Final = 16
 
 
 class ProbeTable:
-    """Results by key. Never raises: a disk that cannot be written costs probes after the next restart."""
+    """Results by key. Never raises: a disk that cannot be written costs probes after the next restart.
+
+    Reads and writes files: not for the event loop. One call at a time.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -77,9 +77,10 @@ class Probes:
         # Until when a doubtful result counts, on the loop's clock.
         self._doubtful_until_s: dict[ProbeKey, float] = {}
 
-    def known(self, key: ProbeKey) -> ProbeResult | None:
+    async def _known(self, key: ProbeKey) -> ProbeResult | None:
         """What an earlier probe found."""
-        result = self._table.get(key)
+        # Files of up to `FILE_BYTES_MAX`, on a disk that may be slow; nobody else has the table's lock meanwhile.
+        result = await asyncio.to_thread(self._table.get, key)
         if result is not None and result.verdict in DOUBTFUL:
             until_s = self._doubtful_until_s.get(key, 0.0)
             return result if asyncio.get_running_loop().time() < until_s else None
@@ -91,14 +92,14 @@ class Probes:
         Whatever the imports do is a verdict. Raises Unavailable `PROBE_FAILED` if no probe could be started.
         """
         async with self._lock:
-            if (known := self.known(key)) is not None:
+            if (known := await self._known(key)) is not None:
                 return known
             result = await self._run(key, fork)
             doubtful = result.verdict in DOUBTFUL
             if doubtful:
                 self._forget_doubts()
                 self._doubtful_until_s[key] = asyncio.get_running_loop().time() + DOUBTFUL_S
-            self._table.add(result, on_disk=not doubtful)
+            await asyncio.to_thread(self._table.add, result, on_disk=not doubtful)
         log.info(
             "imports_probed", imports=list(key.imports), verdict=str(result.verdict), culprit=result.culprit,
             detail=result.detail, seconds=round(sum(result.seconds.values()), 3), private_bytes=result.private_bytes,

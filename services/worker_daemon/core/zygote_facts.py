@@ -77,10 +77,6 @@ ForkProbe = Callable[[Sequence[str], Sequence[int]], Awaitable[int]]
 class Prober(Protocol):
     """The daemon's table of probe results and who fills it."""
 
-    def known(self, key: ProbeKey) -> ProbeResult | None:
-        """What an earlier probe found."""
-        ...
-
     async def probe(self, key: ProbeKey, fork: ForkProbe) -> ProbeResult:
         """What was known, or what a new probe finds. Bad imports are a verdict; raises only if no probe could run."""
         ...

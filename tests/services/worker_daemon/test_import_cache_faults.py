@@ -46,9 +46,6 @@ class Prober:
         self.faults = list(faults)
         self.asked = 0
 
-    def known(self, key: ProbeKey) -> ProbeResult | None:
-        return None
-
     async def probe(self, key: ProbeKey, fork: ForkProbe) -> ProbeResult:
         self.asked += 1
         if self.faults:

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import sys
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -64,16 +65,16 @@ def tries(tmp_path: Path) -> list[str]:
 
 async def test_probe_result_is_known_afterwards_and_after_a_restart(new_probes: NewProbes, tmp_path: Path) -> None:
     probes = new_probes(*SAID, {"took": ["sklearn", 1.5], "modules": ["sklearn.base"]}, {"result": RESULT})
-    assert probes.known(KEY) is None
     expected = ProbeResult(
         KEY, Verdict.CLEAN, {"pandas": 0.5, "sklearn": 1.5}, 7, frozenset({"pandas", "sklearn.base"}),
         {"pandas": frozenset({"pandas"}), "sklearn": frozenset({"sklearn.base"})},
     )  # fmt: skip
     assert await within(probes.probe(KEY)) == expected
-    assert probes.known(KEY) == await within(probes.probe(KEY)) == new_probes().known(KEY) == expected
+    assert await within(probes.probe(KEY)) == await within(new_probes().probe(KEY)) == expected
     assert len(tries(tmp_path)) == 1
     assert tries(tmp_path)[0].endswith("--base numpy --imports pandas,sklearn")
-    assert probes.known(ProbeKey("e2", KEY.base, KEY.imports)) is None
+    await within(probes.probe(ProbeKey("e2", KEY.base, KEY.imports)))
+    assert len(tries(tmp_path)) == 2
 
 
 @pytest.mark.parametrize(
@@ -91,13 +92,13 @@ async def test_probe_result_is_known_afterwards_and_after_a_restart(new_probes: 
     ],
 )
 async def test_probe_that_ends_in_any_way_is_a_verdict(
-    new_probes: NewProbes, lines: list[object], then: str, verdict: Verdict, culprit: str, detail: str
+    new_probes: NewProbes, tmp_path: Path, lines: list[object], then: str, verdict: Verdict, culprit: str, detail: str
 ) -> None:
     result = await within(new_probes(*lines, then=then).probe(KEY))
     assert (result.verdict, result.culprit) == (verdict, culprit)
     assert detail in result.detail
     # What may pass is not known for ever.
-    assert (new_probes().known(KEY) is None) == (verdict in DOUBTFUL)
+    assert (ProbeTable(tmp_path / "probes").get(KEY) is None) == (verdict in DOUBTFUL)
 
 
 @pytest.fixture
@@ -130,7 +131,7 @@ time.sleep(1000)"""
     child = int((tmp_path / "child").read_text())
     await until(lambda: not Path(f"/proc/{child}").exists())
     # The host may have been busy: the next daemon does not take it for known.
-    assert new_probes().known(KEY) is None
+    assert ProbeTable(tmp_path / "probes").get(KEY) is None
 
 
 async def test_probe_that_works_too_long_is_slow(
@@ -178,6 +179,27 @@ def test_users_own_folder_is_one_of_those_that_are_watched_and_may_be_held(
     for enabled in (True, False):
         monkeypatch.setattr("site.ENABLE_USER_SITE", enabled)
         assert (folder in Environment.here().site_dirs) == (f"{folder}/" in installed_folders()) == enabled
+
+
+async def test_table_is_read_and_written_off_the_event_loop(
+    new_probes: NewProbes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[threading.Thread] = []
+    read, write = ProbeTable.get, ProbeTable.add
+
+    def get(table: ProbeTable, key: ProbeKey) -> ProbeResult | None:
+        threads.append(threading.current_thread())
+        return read(table, key)
+
+    def add(table: ProbeTable, result: ProbeResult, *, on_disk: bool = True) -> None:
+        threads.append(threading.current_thread())
+        write(table, result, on_disk=on_disk)
+
+    monkeypatch.setattr(ProbeTable, "get", get)
+    monkeypatch.setattr(ProbeTable, "add", add)
+    await within(new_probes({"result": RESULT}).probe(KEY))
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
 
 
 async def test_probe_without_an_interpreter_says_so(tmp_path: Path) -> None:
