@@ -100,10 +100,10 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
                 batch.append((request.unit.unit_hash, request.unit.data))
                 size_bytes += len(request.unit.data)
                 if size_bytes >= UNITS_BATCH_BYTES or len(batch) >= UNITS_BATCH_MAX:
-                    stored += await self._blocking(self._store.units.put, batch, tenant)
+                    stored += await self._with_room(self._store.units.put, batch, tenant)
                     batch, size_bytes = [], 0
             if batch:
-                stored += await self._blocking(self._store.units.put, batch, tenant)
+                stored += await self._with_room(self._store.units.put, batch, tenant)
         return pb.PutUnitsResponse(stored=stored)
 
     async def GetUnits(self, request: pb.GetUnitsRequest, context: Any) -> AsyncIterator[pb.GetUnitsResponse]:
@@ -177,14 +177,17 @@ class CheckpointStoreServicer(CheckpointStoreServiceServicer):
 
     async def AdmitSave(self, request: pb.AdmitSaveRequest, context: Any) -> pb.AdmitSaveResponse:
         asked = request.session_id, request.session_bytes, _regions(request.regions), request.already_bytes
+        return pb.AdmitSaveResponse(new_bytes=await self._with_room(self._store.admission.check, *asked))
+
+    async def _with_room(self, call: Callable[..., Any], *args: Any) -> Any:
+        """`call(*args)` on a thread, which does nothing where there is no room; then once more after a collection."""
         try:
-            new_bytes = await self._blocking(self._store.admission.check, *asked)
+            return await self._blocking(call, *args)
         except CapacityExceeded as error:
             # What nothing names is counted until a collection.
-            if error.reason == "SESSION_FULL" or not await self._collect_for_room():
+            if error.reason not in ("TENANT_FULL", "STORE_FULL") or not await self._collect_for_room():
                 raise
-            new_bytes = await self._blocking(self._store.admission.check, *asked)
-        return pb.AdmitSaveResponse(new_bytes=new_bytes)
+        return await self._blocking(call, *args)
 
     async def _collect_for_room(self) -> bool:
         """Runs the collector, at most every COLLECTED_FOR_ROOM_S; whether it makes sense to look again for room.

@@ -248,8 +248,8 @@ async def test_save_is_admitted_where_only_a_collection_is_missing(store: Store,
     async def run_blocking(function: Callable[..., Any], *args: Any, **named: Any) -> Any:
         return function(*args, **named)
 
-    def fill() -> None:
-        for number in range(30):
+    def fill(regions: int) -> None:
+        for number in range(1, regions + 1):
             data = bytes([number]) * REGION_BYTES
             upload = store.regions.begin_upload()
             upload.add([(Region(hash128(data), len(data)), data)])
@@ -259,18 +259,28 @@ async def test_save_is_admitted_where_only_a_collection_is_missing(store: Store,
     store.sessions.open("s1", create=True, raise_epoch=True, title="")
     wanted = [cp.RegionRef(region_id=bytes([n]) * 16, length_bytes=REGION_BYTES) for n in range(8)]
     request = pb.AdmitSaveRequest(session_id="s1", regions=wanted)
-    fill()
+    fill(30)
     with pytest.raises(CapacityExceeded, match="STORE_FULL"):
         await servicer.AdmitSave(request, None)
-    # Not at each refusal.
+    # Nothing was due yet.
     clock.advance(61)
     first = store.collector.last
     clock.advance(COLLECTED_FOR_ROOM_S)
     answers = await asyncio.gather(*(servicer.AdmitSave(request, None) for _ in range(3)))
     assert [answer.new_bytes for answer in answers] == [8 * REGION_BYTES] * 3
     assert first != store.collector.last and store.usage.used_bytes == 0
+    clock.advance(COLLECTED_FOR_ROOM_S)
+    fill(30)
+    clock.advance(61)
+
+    async def units() -> AsyncIterator[pb.PutUnitsRequest]:
+        for number in range(9):
+            data = bytes([number]) * (MIB - 1)
+            yield pb.PutUnitsRequest(unit=cp.UnitBlob(unit_hash=hash128(data), data=data))
+
+    assert (await servicer.PutUnits(units(), None)).stored == 9
     last = store.collector.last
-    fill()
+    fill(25)
     with pytest.raises(CapacityExceeded, match="STORE_FULL"):
         await servicer.AdmitSave(request, None)
     assert store.collector.last == last, "the last one is not long ago"
