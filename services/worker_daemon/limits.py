@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pwd
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import structlog
 
@@ -14,8 +13,6 @@ from looseleaf.protocol.confinement import CONFINEMENT_VARIABLE, Confinement
 from looseleaf.services.worker_daemon.memory_groups import MemoryGroup, MemoryGroups
 
 log = structlog.get_logger()
-
-_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(frozen=True)
@@ -97,15 +94,3 @@ class Confiner:
         if self.user is not None:
             return []
         return [(os.fsencode(name), os.fsencode(value)) for name, value in self.withheld.items()]
-
-
-def own_memory_bytes(pid: int) -> int:
-    """Memory that is the process's alone, or still shared with its zygote; 0 if it has ended.
-
-    Without pages of files and of the arena. Takes microseconds.
-    """
-    try:
-        _, resident, shared, *_ = Path(f"/proc/{pid}/statm").read_text().split()
-    except (OSError, ValueError):
-        return 0
-    return (int(resident) - int(shared)) * _PAGE_BYTES

@@ -19,6 +19,7 @@ from looseleaf.errors import InvalidArgument, LooseLeafError, Unavailable
 from looseleaf.protocol import fields
 from looseleaf.services.worker_daemon.core.zygote_facts import DOUBTFUL, ForkProbe, ProbeKey, ProbeResult, Verdict
 from looseleaf.services.worker_daemon.probe_table import FILE_BYTES_MAX, ProbeTable, result_of
+from looseleaf.services.worker_daemon.process_memory import descendants
 from looseleaf.services.worker_daemon.reaper import Reaper, describe_exit
 from looseleaf.services.worker_daemon.zygote import python_flags
 
@@ -177,7 +178,7 @@ class Probes:
     def _end(self, pid: int) -> None:
         """Ends the probe with all that it started: whatever left its group would become the daemon's child."""
         # Nothing is reaped meanwhile, so that no number can be another process's.
-        family = _descendants(pid)
+        family = descendants(pid)
         self._reaper.signal(pid, signal.SIGKILL)
         for child in family:
             try:
@@ -195,18 +196,6 @@ async def _listen(sock: socket.socket, told: _Told) -> None:
             told.take(line)
     finally:
         writer.close()
-
-
-def _descendants(pid: int) -> list[int]:
-    found: list[int] = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            pids = [int(text) for text in path.read_text().split()]
-        except OSError:
-            continue  # it ended
-        for child in pids:
-            found += [child, *_descendants(child)]
-    return found
 
 
 def _busy_s(pid: int) -> float:

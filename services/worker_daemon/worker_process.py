@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from contextvars import Context
@@ -20,10 +21,11 @@ from looseleaf.protocol import fields
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.aio_rpc import AsyncLink
 from looseleaf.services.worker_daemon.core.worker_life import Stage, WorkerFacts
-from looseleaf.services.worker_daemon.limits import Confined, Confiner, own_memory_bytes
+from looseleaf.services.worker_daemon.limits import Confined, Confiner
 from looseleaf.services.worker_daemon.log_ids import with_ids
 from looseleaf.services.worker_daemon.log_pipe import LogPipe
 from looseleaf.services.worker_daemon.memory_guard import MemoryGuard, over_limit
+from looseleaf.services.worker_daemon.process_memory import used_memory_bytes
 from looseleaf.services.worker_daemon.reaper import Reaper, describe_exit
 from looseleaf.services.worker_daemon.state_requests import StateRequests
 
@@ -41,6 +43,9 @@ KILLED_WAIT_S = 10.0
 LAST_WORDS_S = 1.0
 # How often the memory of a worker is looked at that the system itself does not limit.
 MEMORY_LOOK_S = 0.25
+# And so many times as long as the last look took, which is long for several large processes, up to this.
+MEMORY_LOOK_PAUSES = 20
+MEMORY_LOOK_S_MAX = 2.0
 # Stages that a worker may be in when it is idle.
 IDLE_STAGES = frozenset({Stage.FORKED, Stage.IMPORTED, Stage.HOST_READY, Stage.COMPLETED})
 
@@ -186,10 +191,12 @@ class WorkerProcess:
 
     async def _watch_memory(self) -> None:
         """Ends a worker that has taken more than it may, where no control group of its own does that."""
-        limit_bytes = self.limits.confiner.memory_bytes
+        limit_bytes, took_s = self.limits.confiner.memory_bytes, 0.0
         while limit_bytes and self._confined.group is None and not self._over_bytes:
-            await asyncio.sleep(MEMORY_LOOK_S)
-            used_bytes = own_memory_bytes(self.facts.pid)
+            await asyncio.sleep(max(MEMORY_LOOK_S, min(MEMORY_LOOK_PAUSES * took_s, MEMORY_LOOK_S_MAX)))
+            began_s = time.monotonic()
+            used_bytes = await asyncio.to_thread(used_memory_bytes, self.facts.pid, limit_bytes)
+            took_s = time.monotonic() - began_s
             if used_bytes > limit_bytes:
                 self._over_bytes = used_bytes
                 self.kill()

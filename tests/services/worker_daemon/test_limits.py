@@ -19,8 +19,9 @@ from looseleaf.errors import InvalidArgument, PreconditionFailed
 from looseleaf.ids import Epoch, new_worker_id
 from looseleaf.protocol.confinement import CONFINEMENT_VARIABLE, Confinement
 from looseleaf.services.worker_daemon import worker_process
-from looseleaf.services.worker_daemon.limits import Confiner, WorkerUser, own_memory_bytes
+from looseleaf.services.worker_daemon.limits import Confiner, WorkerUser
 from looseleaf.services.worker_daemon.memory_groups import MemoryGroups
+from looseleaf.services.worker_daemon.process_memory import own_memory_bytes, used_memory_bytes
 from looseleaf.services.worker_daemon.scrubbed_env import scrubbed
 from looseleaf.services.worker_daemon.state_requests import StateOwner
 from looseleaf.services.worker_daemon.worker_process import WorkerLimits, WorkerProcess
@@ -114,7 +115,7 @@ async def test_worker_over_its_memory_is_ended_by_the_daemon_where_the_system_do
 ) -> None:
     monkeypatch.setattr(worker_process, "MEMORY_LOOK_S", 0.001)
     used = [GIB]
-    monkeypatch.setattr(worker_process, "own_memory_bytes", lambda _pid: used[0])
+    monkeypatch.setattr(worker_process, "used_memory_bytes", lambda _pid, _limit: used[0])
     confiner = Confiner(memory_bytes=2 * GIB, groups=groups_under(tmp_path))
     worker, far = await fork(parts, confiner)
     assert (await within(worker.prepare({"version": 1})))["pid"] == 1
@@ -201,3 +202,27 @@ def test_user_of_workers_is_found_by_name_and_number() -> None:
 def test_own_memory_of_a_process_that_has_ended_is_nothing() -> None:
     assert own_memory_bytes(os.getpid()) > MIB
     assert own_memory_bytes(2**22 + 1) == 0
+
+
+FAMILY = f"""
+import os, sys
+shared = bytearray(b"x" * {64 * MIB})
+if os.fork() == 0:
+    os.setsid()
+    own = bytearray(b"x" * {32 * MIB})
+    print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_memory_of_a_worker_counts_its_cells_processes_and_what_they_share_once() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-IS", "-c", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as parent:  # fmt: skip
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == b"ready\n"
+        alone = own_memory_bytes(parent.pid)
+        # Below the limit a bound is enough, which has the shared part twice.
+        assert used_memory_bytes(parent.pid, GIB) >= 160 * MIB > alone
+        assert 96 * MIB <= used_memory_bytes(parent.pid, 64 * MIB) < 150 * MIB
+    assert used_memory_bytes(parent.pid, 0) == 0
