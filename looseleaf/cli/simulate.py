@@ -103,9 +103,9 @@ def _workload(given: str) -> tuple[Model, MakeStreams | None, int | None]:
         return load_model(given), None, None
     if path.suffix == ".toml":
         return read_model(path), None, None
-    recorded, model = read_records(path), load_model("w1").named(path.stem)
+    recorded = read_records(path)
 
-    def streams(sessions: int, seed: int) -> Sequence[CellStream]:
+    def streams(model: Model, sessions: int, seed: int) -> Sequence[CellStream]:
         return replayed_streams(recorded, model.workload, model.mechanism, sessions, seed)
 
-    return model, streams, len(recorded)
+    return load_model("w1").named(path.stem), streams, len(recorded)

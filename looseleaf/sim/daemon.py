@@ -81,11 +81,11 @@ class SimDaemon:
         self._leased: list[GpuState | None] = [None] * host.gpus
 
     def report(self) -> HostReport:
-        """A heartbeat."""
+        """A heartbeat. A host that the scheduler drains does not say so, as a real one: it may be taken back."""
         workers = tuple(worker.told() for worker in self.workers.values())
         return HostReport(
             self.host_id, self.host_id, "1", self.host.gpus, "cuda", workers, tuple(self.leases.values()),
-            self.host.draining, self.host.memory_bytes,
+            gpu_memory_bytes=self.host.memory_bytes,
         )
 
     def add(self, worker: SimWorker) -> None:

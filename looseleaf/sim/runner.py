@@ -19,29 +19,28 @@ from looseleaf.sim.world import World
 class MakeStreams(Protocol):
     """Gives the sessions' cells of one seed."""
 
-    def __call__(self, sessions: int, seed: int) -> Sequence[CellStream]:
-        """One stream a session."""
+    def __call__(self, model: Model, sessions: int, seed: int) -> Sequence[CellStream]:
+        """One stream a session; what the source does not tell is drawn from `model`."""
         ...
 
 
-def drawn_streams(model: Model) -> MakeStreams:
+def drawn_streams(model: Model, sessions: int, seed: int) -> Sequence[CellStream]:
     """Streams from the model's distributions."""
-    return lambda sessions, seed: [
-        DrawnCells(model.workload, model.mechanism, seed, index) for index in range(sessions)]
+    return [DrawnCells(model.workload, model.mechanism, seed, index) for index in range(sessions)]
 
 
 def simulate(
     model: Model, policy: str, sessions: int, seeds: Sequence[int], streams: MakeStreams | None = None,
 ) -> Result:
     """One policy at one number of sessions under each seed; `streams` None: from the model."""
-    make = streams or drawn_streams(model)
+    make = streams or drawn_streams
     return Result(
         policy, model.name, sessions, tuple(simulate_seed(model, policy, sessions, seed, make) for seed in seeds))
 
 
 def simulate_seed(model: Model, policy: str, sessions: int, seed: int, streams: MakeStreams) -> SeedResult:
     """One world from beginning to end."""
-    world = World(model, streams(sessions, seed), seed, lambda world: make_policy(policy, world))
+    world = World(model, streams(model, sessions, seed), seed, lambda world: make_policy(policy, world))
     with _collector_paused():
         began_s = time.process_time()
         world.run()

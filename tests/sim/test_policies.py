@@ -6,13 +6,20 @@ A failing seed is repeated by `looseleaf simulate --policy POLICY --sessions N -
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import pytest
 
+from looseleaf.ids import HostId
+from looseleaf.services.scheduler.core.actions import Action, DrainHost
+from looseleaf.services.scheduler.core.events import Event
 from looseleaf.sim.ledger import GpuState
 from looseleaf.sim.model import Model, load_model
 from looseleaf.sim.policies import POLICIES, make_policy
+from looseleaf.sim.policies.looseleaf import LooseLeafPolicy
+from looseleaf.sim.pool import SimHost
 from looseleaf.sim.results import as_plain
 from looseleaf.sim.runner import drawn_streams, simulate
 from looseleaf.sim.workload import Cell
@@ -22,32 +29,76 @@ SESSIONS, SEED = 24, 3
 
 
 def world_of(model: Model, policy: str, sessions: int = SESSIONS) -> World:
-    streams = drawn_streams(model)(sessions, SEED)
-    return World(model, streams, SEED, lambda world: make_policy(policy, world))
+    return World(model, drawn_streams(model, sessions, SEED), SEED, lambda world: make_policy(policy, world))
+
+
+class Ran(NamedTuple):
+    """A world that ended, and when how many hosts were started and stopped."""
+
+    world: World
+    hosts: list[tuple[float, int]]
 
 
 @pytest.fixture(scope="module", params=POLICIES)
-def ran(request: pytest.FixtureRequest, short: Model) -> World:
-    world = world_of(short, request.param)
-    world.run()
-    return world
+def run(request: pytest.FixtureRequest, short: Model) -> Ran:
+    world, hosts = world_of(short, request.param), []
+    pool, engine = world.pool, world.engine
+    have, boot, stop = pool.have, pool.boot, pool.stop
+
+    def more(count: int, start: Callable[[int], None]) -> None:
+        hosts.append((engine.now_s, count))
+        start(count)
+
+    def one_less(host: SimHost) -> None:
+        hosts.append((engine.now_s, -1))
+        stop(host)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(pool, "have", lambda count: more(count, have))
+        patched.setattr(pool, "boot", lambda count: more(count, boot))
+        patched.setattr(pool, "stop", one_less)
+        world.run()
+    return Ran(world, hosts)
 
 
-def test_every_run_ends_as_a_start_a_refusal_or_a_wait_that_is_told(ran: World) -> None:
+def test_every_run_ends_as_a_start_a_refusal_or_a_wait_that_is_told(run: Ran) -> None:
+    ran = run.world
     assert ran.pressed > 50
     assert len(ran.starts_s) == ran.pressed
     assert ran.refusals == 0
     assert all(start_s >= 0.0 for start_s in ran.starts_s)
 
 
-def test_gpu_seconds_by_state_sum_to_what_was_provisioned(ran: World) -> None:
-    """No GPU is in two states, none is in no state: the hosts' own count agrees at the end."""
-    gpus = ran.model.hosts.gpus
+def test_gpu_seconds_by_state_sum_to_what_was_provisioned(run: Ran) -> None:
+    """No GPU is in two states, none is in no state: whole hosts from their order to their end."""
+    ran, gpus = run.world, run.world.model.hosts.gpus
     assert ran.ledger.provisioned == gpus * (len(ran.pool.hosts) + ran.pool.booting)
     seconds = ran.ledger.gpu_seconds(ran.end_s)
     assert all(value >= 0.0 for value in seconds.values())
     assert seconds[GpuState.RUNNING] > 0.0
-    assert sum(seconds.values()) >= seconds[GpuState.RUNNING]
+    paid_s = sum(count * (ran.end_s - max(at_s, ran.warmup_s)) for at_s, count in run.hosts)
+    assert sum(seconds.values()) == pytest.approx(gpus * paid_s)
+
+
+def test_host_that_is_drained_can_be_taken_back(short: Model) -> None:
+    world = world_of(short.changed(hours=0.1), "looseleaf")
+    policy = world.policy
+    assert isinstance(policy, LooseLeafPolicy)
+    plain, hosts = policy.core.handle, policy.core.state.hosts
+
+    drained: set[HostId] = set()
+
+    def drains(event: Event, now_s: float) -> list[Action]:
+        actions = plain(event, now_s)
+        new = [host.host_id for host in hosts.with_gpus() if host.host_id not in drained]
+        drained.update(new)
+        return [*actions, *map(DrainHost, new)]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(policy.core, "handle", drains)
+        world.run()
+    assert drained & {host.host_id for host in hosts}
+    assert not any(host.draining for host in hosts)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from looseleaf.cli.simulate import _workload
 from looseleaf.errors import InvalidArgument
 from looseleaf.sim.model import Model
 from looseleaf.sim.recorded import read_records, replayed_streams
@@ -40,6 +42,13 @@ def test_more_sessions_than_recorded_replay_the_same_from_other_cells_on(tmp_pat
     assert begins[0] == 1.0 and len(set(begins)) > 1
     repeated = replayed_streams(read_records(log), w1.workload, w1.mechanism, 4, 1)
     assert [stream.next(0.0).run_s for stream in repeated] == begins
+
+
+def test_what_a_log_does_not_tell_is_drawn_from_the_calibrated_model(tmp_path: Path) -> None:
+    model, streams, sessions = _workload(str(write(tmp_path / "log.jsonl", RUN)))
+    assert streams is not None and sessions == 1
+    slow = replace(model, mechanism=replace(model.mechanism, prepare_median_s=20.0, prepare_max_s=20.0))
+    assert streams(slow, 1, 1)[0].next(0.0).prepare_s > 10.0 > streams(model, 1, 1)[0].next(0.0).prepare_s
 
 
 @pytest.mark.parametrize("run", [
