@@ -115,10 +115,9 @@ def become_subreaper() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def leave_the_network() -> None:
-    """No other host can be reached from here on, where this process may decide that; else nothing changes."""
-    if os.geteuid() == 0:
-        ctypes.CDLL(None).unshare(_CLONE_NEWNET)
+def leave_the_network() -> bool:
+    """No other host can be reached from here on, where this process may decide that; False if nothing has changed."""
+    return os.geteuid() == 0 and ctypes.CDLL(None).unshare(_CLONE_NEWNET) == 0
 
 
 def set_title(title: str) -> None:

@@ -75,7 +75,7 @@ def run_probe(
     `limit_s` this process is ended, if the daemon that should do so earlier is gone.
     """
     end_after(limit_s)
-    _confine()
+    has_network = not _confine()
     before, folders = Surroundings.here(), installed_folders()
     modules, private_bytes, threads = set(sys.modules), memory_bytes()["private_bytes"], thread_count()
     finding: Finding | None = None
@@ -101,17 +101,20 @@ def run_probe(
     _say(fd, {"result": {
         "verdict": verdict, "culprit": culprit, "detail": detail[:DETAIL_CHARS_MAX],
         "private_bytes": max(0, memory_bytes()["private_bytes"] - private_bytes), "modules": came,
+        "has_network": has_network,
     }})  # fmt: skip
 
 
-def _confine() -> None:
+def _confine() -> bool:
+    """Whether no other host can be reached from here on."""
     become_subreaper()
-    leave_the_network()
+    is_apart = leave_the_network()
     with suppress(ValueError, OSError):
         # A lower hard limit stays as it is.
         resource.setrlimit(resource.RLIMIT_DATA, (DATA_BYTES_MAX, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     with suppress(OSError):
         os.nice(NICENESS)
+    return is_apart
 
 
 def _import(name: str) -> Finding | None:

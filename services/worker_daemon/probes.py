@@ -77,6 +77,7 @@ class Probes:
         self._lock = asyncio.Lock()
         # Until when a doubtful result counts, on the loop's clock.
         self._doubtful_until_s: dict[ProbeKey, float] = {}
+        self._told_of_network = False
 
     async def _known(self, key: ProbeKey) -> ProbeResult | None:
         """What an earlier probe found."""
@@ -130,6 +131,7 @@ class Probes:
                 self._end(pid)
                 code = await asyncio.shield(exited)
         if told.result is not None:
+            self._tell_of_network(told.result)
             try:
                 return result_of(key, told.result, told.seconds, told.brought)
             except (ValueError, LooseLeafError):
@@ -138,6 +140,11 @@ class Probes:
         # By itself, or by a system that ran out of memory: nobody can tell.
         verdict = Verdict.PASSING if code < 0 else Verdict.ERROR
         return ProbeResult(key, verdict, told.seconds, culprit=told.importing, detail=detail)
+
+    def _tell_of_network(self, result: dict[str, Any]) -> None:
+        if result.get("has_network") is True and not self._told_of_network:
+            self._told_of_network = True
+            log.warning("probes_have_network", why="this daemon may make no network namespace")
 
     async def _start(self, key: ProbeKey, fork: ForkProbe | None, channel: socket.socket) -> int:
         with ExitStack() as stack:

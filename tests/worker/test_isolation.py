@@ -101,6 +101,16 @@ def test_process_that_hangs_in_an_import_ends_without_a_daemon(
         assert ended_by(as_role[role]) == -signal.SIGALRM
 
 
+def test_process_that_leaves_the_network_says_whether_it_could() -> None:
+    def look() -> Any:
+        before = os.readlink("/proc/self/ns/net")
+        has_left = isolation.leave_the_network()
+        return [has_left, os.readlink("/proc/self/ns/net") != before]
+
+    has_left, has_changed = in_child(look)
+    assert has_left is has_changed
+
+
 def test_limit_of_imports_is_gone_once_a_process_serves() -> None:
     def look() -> Any:
         isolation.end_after(1000)

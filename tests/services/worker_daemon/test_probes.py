@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import structlog
 from daemon_fakes import until, within
 
 from looseleaf.environment import Environment
@@ -179,6 +180,15 @@ def test_users_own_folder_is_one_of_those_that_are_watched_and_may_be_held(
     for enabled in (True, False):
         monkeypatch.setattr("site.ENABLE_USER_SITE", enabled)
         assert (folder in Environment.here().site_dirs) == (f"{folder}/" in installed_folders()) == enabled
+
+
+@pytest.mark.parametrize("has_network", [True, False])
+async def test_daemon_says_once_if_its_probes_have_a_network(new_probes: NewProbes, has_network: bool) -> None:
+    probes = new_probes({"result": {**RESULT, "has_network": has_network}})
+    with structlog.testing.capture_logs() as logs:
+        for environment in ("e1", "e2"):
+            await within(probes.probe(ProbeKey(environment, KEY.base, KEY.imports)))
+    assert [entry["event"] for entry in logs].count("probes_have_network") == has_network
 
 
 async def test_table_is_read_and_written_off_the_event_loop(
