@@ -32,6 +32,8 @@ def fork_grandchild(enter: Callable[[], NoReturn]) -> int:
         raise
     if middle == 0:
         try:
+            # Whoever ends the zygote's group does not mean a child that has no session of its own yet.
+            os.setpgid(0, 0)
             child = os.fork()
             if child == 0:
                 enter()

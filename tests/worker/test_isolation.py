@@ -15,7 +15,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -27,6 +27,7 @@ from looseleaf.services.worker_daemon.memory_groups import MemoryGroups
 from looseleaf.units import MIB, REGION_BYTES
 from looseleaf.worker import isolation, zygote_node
 from looseleaf.worker.probe import run_probe
+from looseleaf.worker.zygote_forks import fork_grandchild
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="only root may run a process as another user")
 NOBODY = 65534
@@ -109,6 +110,27 @@ def test_process_that_leaves_the_network_says_whether_it_could() -> None:
 
     has_left, has_changed = in_child(look)
     assert has_left is has_changed
+
+
+def test_forked_process_is_never_of_its_zygotes_group() -> None:
+    def look() -> Any:
+        isolation.become_subreaper()
+        os.setsid()
+        read_fd, write_fd = os.pipe()
+
+        def enter() -> NoReturn:
+            # Before it can have a session of its own.
+            os.write(write_fd, str(os.getpgrp()).encode())
+            os.setsid()
+            os.write(write_fd, b" alone")
+            os._exit(0)
+
+        pid = fork_grandchild(enter)
+        os.waitpid(pid, 0)
+        group, alone = os.read(read_fd, 100).decode().split()
+        return [int(group) != os.getpgrp(), alone]
+
+    assert in_child(look) == [True, "alone"]
 
 
 def test_limit_of_imports_is_gone_once_a_process_serves() -> None:
