@@ -96,6 +96,8 @@ class Zygote:
         self._exited: asyncio.Future[int] | None = None
         self._was_ready = False
         self._serving_since_s = 0.0
+        # The import at which the last start ended or was late.
+        self._failed_at = ""
         self._pause = RestartPause(RESTART_DELAY_S_MIN, RESTART_DELAY_S_MAX, LIVED_S_MIN)
         self._stats_unanswered = 0
         self._keeper: asyncio.Task[None] | None = None
@@ -132,7 +134,7 @@ class Zygote:
             raise type(error)(error.reason, text, **error.fields) from error
         self._channel = channel
         self._serving.set()
-        self._was_ready = True
+        self._was_ready, self._failed_at = True, ""
         self._serving_since_s, self._stats_unanswered = time.monotonic(), 0
         self.on_ready()
         log.info(
@@ -223,12 +225,18 @@ class Zygote:
             await self._start()
         except LooseLeafError as error:
             log.error("zygote_restart_failed", reason=error.reason, text=error.message)
-            self._do_without(str(error.fields.get("culprit") or error.fields.get("name") or ""))
+            self._blame(str(error.fields.get("culprit", "")), str(error.fields.get("name", "")))
             return False
         except Exception:
             log.exception("zygote_restart_failed")
             return False
         return True
+
+    def _blame(self, culprit: str, name: str) -> None:
+        """After a start that failed because of `culprit`, or ended or was late at `name`: the host may be why, once."""
+        if culprit or name == self._failed_at:
+            self._do_without(culprit or name)
+        self._failed_at = name
 
     def _do_without(self, name: str) -> None:
         """The next start leaves out the import at which the last one failed: a base with less serves, none does not."""

@@ -1,7 +1,8 @@
 """A zygote by script, exec'ed as the daemon execs one: `--ctl-fd N` among its arguments, FAKE_ZYGOTE for its ways.
 
 fork: forks for real · hang: takes requests and answers none · refuse: answers ERR · mute: is never ready ·
-die: exits before it is ready · unclean: says that it may not serve · once: dies at its first request
+die: exits before it is ready · crash: exits at an import · unclean: says that it may not serve ·
+once: dies at its first request
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ def main() -> None:
     control = socket.socket(fileno=int(sys.argv[sys.argv.index("--ctl-fd") + 1]))
     print("the fake zygote says: starting", flush=True)
     if how == "die":
+        sys.exit(3)
+    if how == "crash":
+        send(control, {"t": "IMPORTING", "name": "math"})
         sys.exit(3)
     if how == "unclean":
         text = "FORBIDDEN_MODULE: ray"
