@@ -247,13 +247,13 @@ class FakeStore:
     marked: list[int] = field(default_factory=list)
     errors: dict[str, list[LooseLeafError]] = field(default_factory=dict)
     admitted: list[tuple[str, int, list[RegionKey]]] = field(default_factory=list)
+    already_bytes: list[int] = field(default_factory=list)
     # A test may hold commits here.
     may_commit: asyncio.Event = field(default_factory=asyncio.Event)
 
     def __post_init__(self) -> None:
         self.may_commit.set()
 
-    already_bytes: list[int] = field(default_factory=list)
     def _fail(self, method: str) -> None:
         if self.errors.get(method):
             raise self.errors[method].pop(0)
@@ -269,14 +269,14 @@ class FakeStore:
     ) -> int:
         self._fail("admit_save")
         self.admitted.append((session_id, session_bytes, list(regions)))
+        self.already_bytes.append(already_bytes)
+        return sum(length for _region_id, length in regions)
 
     async def put_units(self, units: Sequence[tuple[bytes, bytes]]) -> int:
         self._fail("put_units")
         self.units.update(units)
         return len(units)
 
-        self.already_bytes.append(already_bytes)
-        return sum(length for _region_id, length in regions)
     async def get_units(self, hashes: Sequence[bytes]) -> dict[bytes, bytes]:
         return {unit_hash: self.units[unit_hash] for unit_hash in hashes}
 
