@@ -165,14 +165,14 @@ def decode_host(data: bytes) -> HostRecord:
 
 def encode_session(record: SessionRecord) -> bytes:
     """The record as msgpack."""
-    return _pack([record.session_id, record.epoch])
+    return _pack([record.session_id, record.epoch, record.tenant])
 
 
 def decode_session(data: bytes) -> SessionRecord:
-    """The inverse; raises Corrupt JOURNAL_RECORD_BAD."""
+    """The inverse, also of records without a tenant; raises Corrupt JOURNAL_RECORD_BAD."""
     try:
-        session_id, epoch = _unpack(data)
-        return SessionRecord(SessionId(str(session_id)), Epoch(int(epoch)))
+        session_id, epoch, tenant = [*_unpack(data), ""][:3]
+        return SessionRecord(SessionId(str(session_id)), Epoch(int(epoch)), str(tenant))
     except (ValueError, TypeError) as error:
         raise _bad("a session") from error
 

@@ -41,7 +41,7 @@ def run_requested(state: State, event: RunRequested, now_s: float) -> None:
     if not see_epoch(state, event.session_id, event.epoch, now_s):
         state.refuse(event.request_id, stale_epoch(event.epoch, state.sessions.epoch(event.session_id)))
         return
-    state.sessions.touch(event.session_id).tenant = event.tenant
+    state.see_tenant(event.session_id, event.tenant)
     # Seeing a newer epoch may have ended the execution.
     record = state.journal.get(event.execution_id)
     if record is not None and record.state.ended and not reopenable(record):

@@ -232,10 +232,14 @@ class HostRecord:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """What the journal holds of one session: a restarted scheduler must not listen to its older owners."""
+    """What the journal holds of one session: a restarted scheduler must not listen to its older owners.
+
+    `tenant`: whose it is, so that leases that outlive a restart go on counting as that tenant's use.
+    """
 
     session_id: SessionId
     epoch: Epoch
+    tenant: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,7 +132,7 @@ def _reserve(state: State, run: Run, target: Placement, now_s: float) -> None:
         bool(run.need.worker_id),
     )
     entry = LeaseEntry(lease, LeaseStatus.EVICTING, now_s, now_s)
-    state.occupy(entry)
+    state.occupy(entry, run.tenant)
     for worker_id in target.victims:
         worker = host.workers[worker_id]
         state.greedy.evicted(worker)

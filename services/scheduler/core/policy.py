@@ -119,7 +119,8 @@ def _restore(state: State, event: JournalRestored, now_s: float) -> None:
     for known in event.hosts:
         state.hosts.restore(known, now_s)
     for owner in event.sessions:
-        state.sessions.touch(owner.session_id).epoch = owner.epoch
+        session = state.sessions.touch(owner.session_id)
+        session.epoch, session.tenant = owner.epoch, owner.tenant
     for record in event.executions:
         if record.lease is not None and not record.state.ended:
             _restore_lease(state, record, record.lease, now_s)

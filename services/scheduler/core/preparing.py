@@ -27,7 +27,7 @@ def preparation_requested(state: State, event: PreparationRequested, now_s: floa
     if not see_epoch(state, event.session_id, event.epoch, now_s):
         state.refuse(event.request_id, stale_epoch(event.epoch, state.sessions.epoch(event.session_id)))
         return
-    state.sessions.touch(event.session_id).tenant = event.tenant
+    state.see_tenant(event.session_id, event.tenant)
     current = state.preparations.get(event.session_id)
     if current is None:
         _start(state, event, now_s)

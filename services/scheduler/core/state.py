@@ -114,8 +114,16 @@ class State:
         self.capacity_changed = self.dirty = True
 
     def write_session(self, session_id: SessionId, epoch: Epoch) -> None:
-        """Wants a session's newest epoch journaled."""
-        self._writes["session", session_id] = JournalSession(SessionRecord(session_id, epoch))
+        """Wants a session's newest epoch, and whose it is, journaled."""
+        record = SessionRecord(session_id, epoch, self.sessions.tenant(session_id))
+        self._writes["session", session_id] = JournalSession(record)
+
+    def see_tenant(self, session_id: SessionId, tenant: str) -> None:
+        """A request of the session says whose it is."""
+        session = self.sessions.touch(session_id)
+        if session.tenant != tenant:
+            session.tenant = tenant
+            self.write_session(session_id, session.epoch)
 
     def forget_session(self, session_id: SessionId) -> None:
         """Wants a session's record dropped."""
@@ -160,11 +168,12 @@ class State:
         part = self.shares.weight(tenant) / self.shares.weights_of_active(tenant)
         return max(1, int(self.limits.tenant_speculation_share * self.rooms.gpus * part))
 
-    def occupy(self, entry: LeaseEntry) -> None:
-        """A lease takes its GPUs from now on, and counts as its session's tenant's use."""
+    def occupy(self, entry: LeaseEntry, tenant: str | None = None) -> None:
+        """A lease takes its GPUs from now on, and counts as the tenant's use; None: its session's."""
         self.leases.add(entry)
         lease = entry.lease
-        tenant = self.sessions.tenant(lease.session_id)
+        if tenant is None:
+            tenant = self.sessions.tenant(lease.session_id)
         self.shares.begin(lease.lease_id, tenant, len(lease.gpu_indices), entry.granted_at_s)
 
     def released(self, execution_id: ExecutionId) -> bool:

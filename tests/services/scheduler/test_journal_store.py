@@ -87,8 +87,9 @@ def test_lease_of_an_older_version_is_read() -> None:
 def test_host_and_sums_survive_the_round_trip() -> None:
     host = HostRecord(HostId("h0"), "unix:/h0", "i1", True)
     assert decode_host(encode_host(host)) == host
-    owner = SessionRecord(SessionId("s1"), Epoch(3))
+    owner = SessionRecord(SessionId("s1"), Epoch(3), "team")
     assert decode_session(encode_session(owner)) == owner
+    assert decode_session(msgpack.packb(["s1", 3])) == replace(owner, tenant="")
     assert decode_totals(encode_totals(Totals(1.5))) == Totals(1.5)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, WorkerId
@@ -63,6 +64,20 @@ def test_running_lease_is_adopted_by_its_heartbeat(new_rig: Any, worker: Any) ->
     rig.report(LEASE, ExecutionState.SAVED, release=True)
     assert rig.state_of("x1") is ExecutionState.SAVED
     assert rig.one(act.EvictWorker).worker_id == "w1"
+
+
+def test_lease_that_outlives_a_restart_counts_as_its_tenants(new_rig: Any) -> None:
+    before = new_rig()
+    before.heartbeat(gpus=2)
+    told = [action.record for action in before.run("x1", epoch=4, tenant="a") if isinstance(action, act.JournalSession)]
+    assert told == [SessionRecord(SessionId("s1"), Epoch(4), "a")]
+    restored = replace(journal(ExecutionState.STARTED), sessions=tuple(told))
+    rig = new_rig(restored, tenant_gpus_max=1)
+    rig.heartbeat(gpus=2, leases=(LEASE,))
+    rig.run("x2", "s2", tenant="a")
+    assert rig.one(act.NotifyQueue).reason == "Your team already uses 1 of its 1 GPU."
+    rig.run("y1", "t1", tenant="b")
+    assert rig.one(act.GrantLease).lease.execution_id == "y1"
 
 
 def test_dispatch_that_reached_the_daemon_is_handed_to_the_caller_who_asks_again(new_rig: Any) -> None:
