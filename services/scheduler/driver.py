@@ -193,7 +193,7 @@ class Driver:
         """Handles events for ever; raises if the journal cannot be written, since nothing may be done without it."""
         await self._handle([(restored, self.now_s())])
         if self._providing is not None:
-            self._start_task(self._providing.announce(), "provider")
+            self._start_task(self._providing.watch(), "provider")
         while True:
             events = [await self._events.get()]
             while len(events) < EVENT_BATCH_MAX and not self._events.empty():

@@ -14,14 +14,20 @@ from looseleaf.ids import HostId
 
 LINE_BYTES_MAX: Final = 64 << 10
 REQUEST_TIMEOUT_S: Final = 30.0
+# States of a local host that does not run, or whose end is certain.
+UNPAID_STATES: Final = ("standby", "stopping")
 
 
 @dataclass(frozen=True, slots=True)
 class ProvidedHost:
-    """A host that the provider can start and end; `state` is its own word for people and logs."""
+    """A host that the provider can start and end; `state` is its own word for people and logs.
+
+    `paid`: it runs or boots, and its end has not begun.
+    """
 
     host_id: HostId
     state: str
+    paid: bool
 
 
 class HostProvider(Protocol):
@@ -30,8 +36,8 @@ class HostProvider(Protocol):
     async def list(self) -> list[ProvidedHost]:
         """Every host that this provider may end, started or not."""
 
-    async def ensure(self, count: int) -> int:
-        """Starts `count` more hosts and does not wait for them; returns how many it could start."""
+    async def ensure(self, count: int) -> tuple[HostId, ...]:
+        """Starts `count` more hosts and does not wait for them; returns those that it could begin to start."""
 
     async def drain(self, host_id: HostId, *, undo: bool = False) -> None:
         """The host is to go (or stays after all). It keeps running: cells there end first."""
@@ -49,11 +55,12 @@ class LocalHosts:
     async def list(self) -> list[ProvidedHost]:
         """See HostProvider."""
         hosts = (await self._ask({"op": "list"}))["hosts"]
-        return [ProvidedHost(HostId(host["host_id"]), host["state"]) for host in hosts]
+        return [
+            ProvidedHost(HostId(host["host_id"]), host["state"], host["state"] not in UNPAID_STATES) for host in hosts]
 
-    async def ensure(self, count: int) -> int:
+    async def ensure(self, count: int) -> tuple[HostId, ...]:
         """See HostProvider."""
-        return len((await self._ask({"op": "ensure", "count": count}))["started"])
+        return tuple(HostId(host_id) for host_id in (await self._ask({"op": "ensure", "count": count}))["started"])
 
     async def drain(self, host_id: HostId, *, undo: bool = False) -> None:
         """See HostProvider."""

@@ -31,6 +31,9 @@ class SchedulerMetrics:
         self._leased_s: float | None = None
         self.booting = Gauge(
             "looseleaf_scheduler_hosts_booting", "Hosts that were asked for and have not come", registry=registry)
+        self.not_ended = Gauge(
+            "looseleaf_scheduler_hosts_not_ended", "Hosts to be ended whose provider refuses: paid for, of no use",
+            registry=registry)
         self.provisioned = Counter(
             "looseleaf_gpu_provisioned_seconds", "GPU-seconds that are paid for, by what the GPU did", ["state"],
             registry=registry)
@@ -71,6 +74,7 @@ class SchedulerMetrics:
         self.hosts.set(len(state.hosts))
         self.gpus.set(sum(host.gpu_count for host in state.hosts))
         self.booting.set(state.boots.count)
+        self.not_ended.set(state.host_ends.failing)
         for name, gpu_s in state.provisioned.gpu_s.items():
             self._count(self.provisioned.labels(name), name, gpu_s)
         self._count(self.wasted, "preparations wasted", state.speculation.totals.wasted)

@@ -46,7 +46,8 @@ class SchedulerServicer(SchedulerServiceServicer):
         answer = await self._driver.ask(HeartbeatReceived(self._driver.new_request_id(), host_report(request)))
         if not isinstance(answer, AnswerHeartbeat):
             raise Internal("BUG", "A heartbeat got another call's answer.")
-        return scheduler_pb2.HeartbeatResponse(renewed_lease_ids=answer.renewed, unknown_lease_ids=answer.unknown)
+        return scheduler_pb2.HeartbeatResponse(
+            renewed_lease_ids=answer.renewed, unknown_lease_ids=answer.unknown, retiring=answer.retiring)
 
     async def RequestRun(self, request: scheduler_pb2.RequestRunRequest, context: Any) -> None:
         """Idempotent by execution id: a repeat joins. The call's end before the lease cancels the caller's interest."""

@@ -100,13 +100,15 @@ async def test_scheduler_asks_over_the_socket(tmp_path: Path) -> None:
     rig, path = Rig(), tmp_path / "hosts.sock"
     server = await rig.pool.serve(path)
     provider = LocalHosts(path)
-    assert await provider.ensure(3) == 2
+    assert await provider.ensure(3) == ("h1", "h2")
     await rig.until(h1="up", h2="up")
     await provider.drain(HostId("h2"))
-    assert {host.host_id: host.state for host in await provider.list()} == {"h1": "up", "h2": "draining"}
+    listed = [(host.host_id, host.state, host.paid) for host in await provider.list()]
+    assert listed == [("h1", "up", True), ("h2", "draining", True)]
     await provider.drain(HostId("h2"), undo=True)
     await provider.stop(HostId("h2"))
     await rig.until(h1="up", h2="standby")
+    assert [host.host_id for host in await provider.list() if host.paid] == ["h1"]
     with pytest.raises(Unavailable, match="KeyError"):
         await provider.stop(HostId("h9"))
     server.close()

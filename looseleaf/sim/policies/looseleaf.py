@@ -119,6 +119,7 @@ class LooseLeafPolicy:
         daemon = self._daemons.pop(action.host_id)
         daemon.release_all()
         self._world.pool.stop(daemon.host)
+        self._tell(ev.HostEnded(action.host_id))
 
     # -- preparations
 
@@ -282,7 +283,7 @@ def sim_limits(world: World) -> Limits:
         news_at_once_max=0, hosts_min=1, hosts_max=10_000, headroom_hosts=0, headroom_share=0.25,
         gpus_per_host=world.model.hosts.gpus,
         boot_timeout_s=10 * world.model.hosts.boot_s, prepare_stage_max=WorkerStage.DEVICE_READY,
-        tenant_speculation_share=1.0, prepared_max_per_host=64,
+        tenant_speculation_share=1.0, prepared_max_per_host=64, stop_heartbeats=0,
     )
 
 

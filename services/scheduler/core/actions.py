@@ -156,6 +156,8 @@ class AnswerHeartbeat:
     request_id: str
     renewed: tuple[LeaseId, ...]
     unknown: tuple[LeaseId, ...]
+    # The host is to be ended: what is only staged there must become durable.
+    retiring: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +188,10 @@ class MarkHostDead:
 
 @dataclass(frozen=True, slots=True)
 class PowerOn:
-    """So many more hosts are wanted; one is there with its first heartbeat. PowerOnFailed if the provider cannot."""
+    """So many more hosts are wanted; one is there with its first heartbeat.
+
+    Answered by HostsStarting if the provider names them, and by PowerOnFailed for those that it cannot start.
+    """
 
     count: int
 
@@ -207,7 +212,10 @@ class UndrainHost:
 
 @dataclass(frozen=True, slots=True)
 class StopHost:
-    """Nothing runs on the host and nothing there is lost that no version has: end it."""
+    """Nothing runs on the host and nothing there is lost that no version has, or nothing is heard of it: end it.
+
+    Answered by HostEnded or StopHostFailed.
+    """
 
     host_id: HostId
 

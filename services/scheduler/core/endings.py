@@ -47,7 +47,9 @@ def send_revoke(state: State, entry: LeaseEntry, now_s: float) -> None:
 def lease_revoked(state: State, event: LeaseRevoked, now_s: float) -> None:
     """The daemon answered: either the lease is gone, or a cell runs under it and ends with it."""
     entry = state.leases.get(event.lease_id)
-    if entry is None:
+    if entry is None or (not event.in_use and entry.status is not LeaseStatus.REVOKING):
+        # The late answer of an order that was given twice, since a cell was seen under it: its report or the daemon's
+        # heartbeats tell the end.
         return
     record = _own_record(state, entry)
     if not event.in_use:

@@ -165,10 +165,36 @@ class PowerOnFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class HostsStarting:
+    """The provider has begun to start these hosts."""
+
+    host_ids: tuple[HostId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostEnded:
+    """The provider has begun to end the host."""
+
+    host_id: HostId
+
+
+@dataclass(frozen=True, slots=True)
+class StopHostFailed:
+    """The provider could not end the host, which is still paid for."""
+
+    host_id: HostId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class HostsProvided:
-    """The hosts that the provider can end; before the first of these events: all."""
+    """The hosts that the provider can end; before the first of these events: all.
+
+    `running`: those that are paid for, booting ones included; None if it did not tell.
+    """
 
     host_ids: frozenset[HostId]
+    running: frozenset[HostId] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,5 +207,5 @@ class Tick:
 Event = (
     JournalRestored | HeartbeatReceived | RunRequested | RunCancelled | PreparationRequested | ExecutionReported
     | LeaseGranted | GrantFailed | LeaseRevoked | RevokeUnanswered | EvictionEnded | WorkerPrepared
-    | PreparationFailed | PowerOnFailed | HostsProvided | Tick
+    | PreparationFailed | PowerOnFailed | HostsStarting | HostEnded | StopHostFailed | HostsProvided | Tick
 )

@@ -180,6 +180,8 @@ class HostReport:
     ended_holders: tuple[EndedHolder, ...] = ()
     # Of each of its GPUs; None if it did not tell.
     gpu: GpuDescription | None = None
+    # Sessions with versions that are nowhere but in this host's arena.
+    staged_sessions: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from looseleaf.services.scheduler.core.holds import drop_stale_holds, take_ended
 from looseleaf.services.scheduler.core.hosts import Host, Liveness, merge_report, supersede
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus, renew
 from looseleaf.services.scheduler.core.preparing import host_lost, park
+from looseleaf.services.scheduler.core.provisioning import forget_host
 from looseleaf.services.scheduler.core.state import State
 
 _RUNNING = {WorkerStage.RUNNING: ExecutionState.STARTED, WorkerStage.SAVING: ExecutionState.FINISHED}
@@ -55,14 +56,14 @@ def heartbeat_received(state: State, event: HeartbeatReceived, now_s: float) -> 
         state.capacity_changed = state.dirty = True
         state.hosts.learn_shape(host)
         state.hosts.touch(host.host_id)
-    state.act(AnswerHeartbeat(event.request_id, tuple(renewed), tuple(unknown)))
+    state.act(AnswerHeartbeat(event.request_id, tuple(renewed), tuple(unknown), host.retiring))
 
 
 def _known_host(state: State, event: HeartbeatReceived, now_s: float) -> Host | None:
     report = event.report
     host = state.hosts.get(report.host_id)
     if host is None:
-        if state.stopped_hosts.get(report.host_id) == report.incarnation:
+        if report.host_id in state.host_ends or state.stopped_hosts.get(report.host_id) == report.incarnation:
             state.refuse(event.request_id, PreconditionFailed(
                 "HOST_STOPPED", f"Host {report.host_id} was ended because it was not needed: this daemon is out.",
             ))
@@ -76,7 +77,7 @@ def _known_host(state: State, event: HeartbeatReceived, now_s: float) -> Host | 
         host = Host(report.host_id, report.address, report.incarnation, now_s)
         state.hosts.add(host)
         if report.gpu_count:
-            state.boots.came()
+            state.boots.came(report.host_id)
     elif report.incarnation in host.past_incarnations:
         state.refuse(event.request_id, PreconditionFailed(
             "STALE_INCARNATION", f"Host {report.host_id} has been started anew since: this daemon is out, or two"
@@ -178,4 +179,4 @@ def check_hosts(state: State, now_s: float) -> None:
             # Nothing is placed there any more, and the people who wait are told why.
             state.dirty = state.dirty or len(state.queue) > 0
         elif not host.alive and now_s - host.last_seen_s >= state.limits.host_forget_s:
-            state.drop_host(host.host_id)
+            forget_host(state, host, now_s)

@@ -103,6 +103,10 @@ class Host:
     # Provisioning wants it to go: no new work, and it is ended once nothing runs there.
     retiring: bool = False
     heartbeats: int = 0
+    # Sessions with versions that its loss would lose, by its last heartbeat.
+    staged_sessions: int = 0
+    # How many of its heartbeats in a row told neither of leases nor of such versions, since it is to go.
+    clean_heartbeats: int = 0
     alive: bool = True
     # Restored from the journal and not heard since.
     awaited: bool = False
@@ -187,7 +191,7 @@ class HostTable:
 
     def retire(self, host: Host, retiring: bool) -> None:
         """The host is to go, or stays after all."""
-        host.retiring = retiring
+        host.retiring, host.clean_heartbeats = retiring, 0
         (self.retiring.add if retiring else self.retiring.discard)(host.host_id)
         self.touch(host.host_id)
 
@@ -285,8 +289,9 @@ def merge_report(
     """
     host.address, host.gpu_count, host.device_kind = report.address, report.gpu_count, report.device_kind
     host.gpu_memory_bytes, host.draining, host.gpu = report.gpu_memory_bytes, report.draining, report.gpu
-    host.last_seen_s, host.alive, host.awaited = now_s, True, False
+    host.last_seen_s, host.alive, host.awaited, host.staged_sessions = now_s, True, False, report.staged_sessions
     host.heartbeats += 1
+    host.clean_heartbeats = 0 if report.leases or report.staged_sessions else host.clean_heartbeats + 1
     merge = Merge()
     leased = {index for lease in report.leases for index in lease.gpu_indices}
     seen = set()

@@ -106,6 +106,10 @@ class Limits:
     # A host that was asked for counts as failed after this long, and after a refusal nothing is asked for this long.
     boot_timeout_s: float = 600.0
     boot_retry_s: float = 10.0
+    # Heartbeats in a row without anything at stake before a host that is to go is ended; one may have been under way.
+    stop_heartbeats: int = 2
+    # A provided host that is silent this long is ended; one that told of staged versions only when it is forgotten.
+    silent_stop_after_s: float = 120.0
     # Workers whose end with unsaved variables is remembered, so that who asks for these is told of it.
     ended_holders_max: int = 4096
     # Half-life of a session's GPU-cell rate in the eviction priority.

@@ -20,7 +20,9 @@ from looseleaf.services.scheduler.core.events import (
     ExecutionReported,
     GrantFailed,
     HeartbeatReceived,
+    HostEnded,
     HostsProvided,
+    HostsStarting,
     JournalRestored,
     LeaseGranted,
     LeaseRevoked,
@@ -30,6 +32,7 @@ from looseleaf.services.scheduler.core.events import (
     RevokeUnanswered,
     RunCancelled,
     RunRequested,
+    StopHostFailed,
     Tick,
     WorkerPrepared,
 )
@@ -39,7 +42,7 @@ from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
 from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.news import tell_positions
 from looseleaf.services.scheduler.core.provisioned import gpus_by_state
-from looseleaf.services.scheduler.core.provisioning import provision
+from looseleaf.services.scheduler.core.provisioning import hosts_provided, hosts_starting, provision
 from looseleaf.services.scheduler.core.state import State
 from looseleaf.services.scheduler.core.views import PoolView, pool_view
 
@@ -105,8 +108,14 @@ def _dispatch(state: State, event: Event, now_s: float) -> None:
             preparing.preparation_failed(state, event, now_s)
         case PowerOnFailed():
             state.boots.fail(event.count, now_s)
+        case HostsStarting():
+            hosts_starting(state, event, now_s)
+        case HostEnded():
+            state.host_ends.ended(event.host_id)
+        case StopHostFailed():
+            state.host_ends.failed(event.host_id, now_s)
         case HostsProvided():
-            state.provided_hosts = event.host_ids
+            hosts_provided(state, event, now_s)
         case Tick():
             _tick(state, event, now_s)
 

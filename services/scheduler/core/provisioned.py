@@ -16,6 +16,8 @@ def gpus_by_state(state: State, now_s: float) -> dict[str, int]:
     """How many GPUs are in each state now: leased ones by their cell, others by what stands on them."""
     gpus = dict.fromkeys(GPU_STATES, 0)
     gpus["boot"] = state.boots.count * state.limits.gpus_per_host
+    # Not to be had any more, and paid for until the provider ends them.
+    gpus["idle"] = state.host_ends.gpus
     for entry in state.leases:
         record = state.journal.get(entry.lease.execution_id)
         # A cell of which the journal has forgotten everything may still run.

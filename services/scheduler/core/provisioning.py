@@ -10,6 +10,7 @@ import math
 
 from looseleaf.ids import HostId
 from looseleaf.services.scheduler.core.actions import DrainHost, PowerOn, StopHost, UndrainHost
+from looseleaf.services.scheduler.core.events import HostsProvided, HostsStarting
 from looseleaf.services.scheduler.core.granting import waiting_gpus
 from looseleaf.services.scheduler.core.hosts import Host, Liveness
 from looseleaf.services.scheduler.core.limits import Limits
@@ -30,11 +31,16 @@ def provision(state: State, speculative_gpus: int, now_s: float) -> None:
     if not limits.hosts_max or not state.ready:
         return
     boots = state.boots
-    boots.expire(now_s)
+    living = [host for host in state.hosts.with_gpus() if host.liveness(now_s, limits) is not Liveness.DEAD]
+    boots.drop(host.host_id for host in living)
+    for host_id in boots.expire(now_s):
+        _order_end(state, host_id, limits.gpus_per_host)
+    for host_id in state.host_ends.due(now_s):
+        state.act(StopHost(host_id))
+    _end_silent(state, now_s)
     bounded = min(speculative_gpus, limits.headroom_hosts * limits.gpus_per_host)
     peak = state.demand.add(state.leases.gpus + waiting_gpus(state, now_s) + bounded, now_s)
     target = target_gpus(peak, limits)
-    living = [host for host in state.hosts.with_gpus() if host.liveness(now_s, limits) is not Liveness.DEAD]
     staying = [host for host in living if not host.retiring and not host.draining]
     have = sum(host.gpu_count for host in staying) + boots.count * limits.gpus_per_host
     if have < target:
@@ -49,6 +55,52 @@ def provision(state: State, speculative_gpus: int, now_s: float) -> None:
             _stop(state, host, now_s)
 
 
+def hosts_starting(state: State, event: HostsStarting, now_s: float) -> None:
+    """The boots have names now; a host that was quicker than the provider's answer is there already."""
+    for host_id in event.host_ids:
+        host = state.hosts.get(host_id)
+        if host is None or host.liveness(now_s, state.limits) is Liveness.DEAD:
+            state.boots.started(host_id, now_s)
+
+
+def hosts_provided(state: State, event: HostsProvided, now_s: float) -> None:
+    """What the provider says of its hosts is the truth: boots that failed, and hosts that nobody here knew of."""
+    state.provided_hosts = event.host_ids
+    if event.running is None:
+        return
+    state.host_ends.keep(event.running)
+    state.boots.keep(event.running, now_s)
+    for host_id in sorted(event.running):
+        if state.hosts.get(host_id) is None and host_id not in state.host_ends:
+            state.boots.found(host_id, now_s)
+
+
+def forget_host(state: State, host: Host, now_s: float) -> None:
+    """A host that was dead for long; one that may be paid for is ended."""
+    if state.limits.hosts_max and _ours(state, host):
+        _stop(state, host, now_s)
+    else:
+        state.drop_host(host.host_id)
+
+
+def _end_silent(state: State, now_s: float) -> None:
+    """Ends hosts whose daemons hang or are cut off: their leases have ended, and they are paid for."""
+    for host in _silent(state):
+        waits = host.staged_sessions or state.leases.on_host(host.host_id)
+        if not waits and now_s - host.last_seen_s >= state.limits.silent_stop_after_s:
+            _stop(state, host, now_s)
+
+
+def _silent(state: State) -> list[Host]:
+    return [host for host in state.hosts if not host.alive and _ours(state, host)]
+
+
+def _ours(state: State, host: Host) -> bool:
+    if state.provided_hosts is None:
+        return host.gpu_count > 0
+    return host.host_id in state.provided_hosts
+
+
 def _grow(state: State, living: list[Host], missing_gpus: int, now_s: float) -> None:
     """Takes hosts back that were to go, the fullest first; then asks for new ones."""
     retiring = [host for host in living if host.retiring and not host.draining]
@@ -58,7 +110,9 @@ def _grow(state: State, living: list[Host], missing_gpus: int, now_s: float) -> 
         _retire(state, host, False)
         state.act(UndrainHost(host.host_id))
         missing_gpus -= host.gpu_count
-    room = state.limits.hosts_max - sum(1 for _host in living) - state.boots.count
+    # Hosts that may be paid for, whether they are of use or not.
+    paid = len(living) + state.boots.count + len(state.host_ends) + len(_silent(state))
+    room = state.limits.hosts_max - paid
     count = min(math.ceil(missing_gpus / state.limits.gpus_per_host), room)
     if count > 0 and now_s >= state.boots.not_before_s:
         state.boots.order(count, now_s)
@@ -79,9 +133,8 @@ def _shrink(state: State, staying: list[Host], surplus_gpus: int, now_s: float) 
     if lasted_s < state.limits.power_off_after_s:
         return
     for host in sorted(staying, key=lambda host: _emptiness(state, host)):
-        ours = state.provided_hosts is None or host.host_id in state.provided_hosts
         ripe = lasted_s >= state.limits.drain_busy_after_s or not state.leases.gpus_on(host.host_id)
-        if ours and ripe and host.gpu_count <= surplus_gpus:
+        if _ours(state, host) and ripe and host.gpu_count <= surplus_gpus:
             surplus_gpus -= host.gpu_count
             _retire(state, host, True)
             state.act(DrainHost(host.host_id))
@@ -103,15 +156,24 @@ def _may_stop(state: State, host: Host, now_s: float) -> bool:
     """True if nothing would be lost but what can be made ready again."""
     if state.leases.on_host(host.host_id) or state.preparations.on_host(host.host_id):
         return False
+    # Versions that are only staged end with the host; what it told before its drain may be older than the last of them.
+    if host.staged_sessions or host.clean_heartbeats < state.limits.stop_heartbeats:
+        return False
     return not any(worker.stage.busy or now_s < worker.held_until_s for worker in host.workers.values())
 
 
 def _stop(state: State, host: Host, now_s: float) -> None:
     """The host is no longer counted on, and heartbeats of this daemon that come late are refused."""
-    state.act(StopHost(host.host_id))
+    _order_end(state, host.host_id, host.gpu_count or state.limits.gpus_per_host)
     state.stopped_hosts[host.host_id] = host.incarnation
     while len(state.stopped_hosts) > state.limits.hosts_known_max:
         state.stopped_hosts.popitem(last=False)
     for worker in host.workers.values():
         state.lose_worker(worker, now_s)
     state.drop_host(host.host_id)
+
+
+def _order_end(state: State, host_id: HostId, gpu_count: int) -> None:
+    """It counts as paid for until the provider has begun to end it."""
+    state.host_ends.begin(host_id, gpu_count)
+    state.act(StopHost(host_id))

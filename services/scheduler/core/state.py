@@ -27,6 +27,7 @@ from looseleaf.services.scheduler.core.boots import Boots
 from looseleaf.services.scheduler.core.eviction import GreedyDual
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, SessionRecord, Totals
 from looseleaf.services.scheduler.core.fairness import TenantShares
+from looseleaf.services.scheduler.core.host_ends import HostEnds
 from looseleaf.services.scheduler.core.hosts import Host, HostTable, Worker
 from looseleaf.services.scheduler.core.journal import ExecutionJournal
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseTable
@@ -59,6 +60,7 @@ class State:
         self.shares = TenantShares(limits)
         self.speculation = Speculation()
         self.boots = Boots(limits)
+        self.host_ends = HostEnds()
         self.demand = Peak(limits.demand_peak_s)
         self.provisioned = ProvisionedTime()
         self.surplus_since_s: float | None = None

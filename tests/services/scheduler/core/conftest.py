@@ -50,10 +50,11 @@ class Rig:
 
     def heartbeat(
         self, host: str = "h0", gpus: int = 1, workers: tuple[WorkerReport, ...] = (), leases: tuple[Lease, ...] = (),
-        incarnation: str = "i1", draining: bool = False, gpu_memory_bytes: int = 0,
+        incarnation: str = "i1", draining: bool = False, gpu_memory_bytes: int = 0, staged_sessions: int = 0,
     ) -> list[act.Action]:
         report = HostReport(
-            HostId(host), f"unix:/{host}", incarnation, gpus, "emulated", workers, leases, draining, gpu_memory_bytes)
+            HostId(host), f"unix:/{host}", incarnation, gpus, "emulated", workers, leases, draining, gpu_memory_bytes,
+            staged_sessions=staged_sessions)
         return self.send(ev.HeartbeatReceived(self.new_request(), report))
 
     def run(

@@ -194,12 +194,14 @@ class World:
             case act.StopHost(host_id):
                 daemon = next(d for d in self.daemons if d.host_id == host_id)
                 busy = [held for held in daemon.leases.values() if held.stage in ("running", "saving")]
-                assert not busy, "a host is ended under a cell"
+                # One that is cut off for long is ended whatever it does: nobody can know.
+                assert not busy or daemon.cut_off, "a host is ended under a cell"
                 kept = [w for w in daemon.workers.values() if daemon.keeps(w.worker_id, self.now_s)
                         and daemon.holds[w.worker_id][1] >= self.told_epochs[w.session_id]]
-                assert not kept, "a host is ended whose worker is kept for its variables"
+                assert not kept or daemon.cut_off, "a host is ended whose worker is kept for its variables"
                 self.crash(daemon)
                 daemon.stopped = True
+                self.flights.append(self.reply(lambda: ev.HostEnded(host_id)))
             case act.AnswerReport(request_id):
                 self.flights.append(lambda: self.reported(request_id))
 
@@ -427,6 +429,10 @@ class World:
         for want in self.wants.values():
             if want.asked == action.request_id:
                 want.done = True
+        for daemon in self.daemons:
+            if action.request_id.startswith(f"b-{daemon.host_id}-{daemon.incarnation}-"):
+                # Its end is under way, or that of an earlier start of it: it asks again.
+                daemon.beating = False
         self.reported(action.request_id)
 
     # --- one step ---

@@ -19,7 +19,7 @@ from looseleaf.services.scheduler.core.provisioning import target_gpus
 SMALL = {
     "hosts_min": 1, "hosts_max": 4, "gpus_per_host": 2, "demand_peak_s": 20.0, "headroom_hosts": 0,
     "power_off_after_s": 10.0, "drain_busy_after_s": 15.0, "boot_timeout_s": 60.0, "boot_retry_s": 5.0,
-    "heartbeat_suspect_s": 900.0, "heartbeat_dead_s": 1000.0,
+    "heartbeat_suspect_s": 900.0, "heartbeat_dead_s": 1000.0, "stop_heartbeats": 0,
 }
 
 
@@ -210,6 +210,11 @@ def test_late_heartbeat_of_an_ended_host_is_refused_and_a_new_start_is_welcome(s
     small.heartbeat(gone, gpus=2)
     assert small.one(act.Refuse).reason == "HOST_STOPPED"
     small.heartbeat(gone, gpus=2, incarnation="i2")
+    assert small.one(act.Refuse).reason == "HOST_STOPPED"
+    small.send(ev.HostEnded(gone))
+    small.heartbeat(gone, gpus=2)
+    assert small.one(act.Refuse).reason == "HOST_STOPPED"
+    small.heartbeat(gone, gpus=2, incarnation="i2")
     assert small.one(act.AnswerHeartbeat)
 
 
@@ -252,3 +257,128 @@ def test_every_provisioned_gpu_second_is_in_one_state(small: Any, worker: Any) -
     assert gpu_s.pop("warm") == 3.0
     assert gpu_s.pop("idle") == 4.0 + 3.0
     assert not any(gpu_s.values())
+
+
+def test_host_with_versions_that_are_only_staged_is_told_to_flush_and_ends_when_they_are_durable(new_rig: Any) -> None:
+    rig = new_rig(**{**SMALL, "stop_heartbeats": 2})
+    for host in ("h0", "h1"):
+        rig.heartbeat(host, gpus=2)
+    rig.lease("x0", "s0")
+    rig.heartbeat("h1", gpus=2, staged_sessions=1)
+    assert not rig.one(act.AnswerHeartbeat).retiring
+    rig.pass_time(1.0)
+    rig.pass_time(30.0)
+    assert rig.one(act.DrainHost).host_id == "h1"
+    for staged in (1, 0, 1, 0):
+        rig.heartbeat("h1", gpus=2, staged_sessions=staged)
+        assert rig.one(act.AnswerHeartbeat).retiring
+        assert not [action for action in rig.pass_time(1.0) if isinstance(action, act.StopHost)]
+    # The first that told of none may have been composed before a commit: the second cannot.
+    rig.heartbeat("h1", gpus=2)
+    rig.pass_time(1.0)
+    assert rig.one(act.StopHost).host_id == "h1"
+
+
+@pytest.fixture
+def crowded(small: Any) -> Any:
+    """One host, full, and more runs than four hosts hold; the provider owns all but the first."""
+    small.send(ev.HostsProvided(frozenset({HostId("h1"), HostId("h2"), HostId("h3"), HostId("h4")}), frozenset()))
+    for number in range(20):
+        small.run(f"x{number}", f"s{number}")
+    small.pass_time(1.0)
+    assert small.one(act.PowerOn).count == 3
+    return small
+
+
+def started(rig: Any, *hosts: str) -> None:
+    rig.send(ev.HostsStarting(tuple(HostId(host) for host in hosts)))
+
+
+def test_boot_that_is_late_is_ended_and_counts_until_the_provider_has_begun_to(crowded: Any) -> None:
+    crowded.heartbeat("h1", gpus=2)
+    started(crowded, "h1", "h2", "h3")
+    assert crowded.scheduler.state.boots.count == 2
+    crowded.pass_time(60.0)
+    assert {stop.host_id for stop in crowded.all(act.StopHost)} == {"h2", "h3"}
+    assert crowded.all(act.PowerOn) == []
+    crowded.heartbeat("h2", gpus=2)
+    assert crowded.one(act.Refuse).reason == "HOST_STOPPED"
+    crowded.send(ev.HostEnded(HostId("h2")))
+    crowded.pass_time(1.0)
+    assert crowded.one(act.PowerOn).count == 1
+
+
+def test_stop_that_fails_is_ordered_again_ever_later_and_its_gpus_are_accounted_for(crowded: Any) -> None:
+    started(crowded, "h1", "h2", "h3")
+    crowded.heartbeat("h1", gpus=2)
+    crowded.heartbeat("h2", gpus=2)
+    crowded.pass_time(60.0)
+    pauses_s = []
+    for _ in range(8):
+        crowded.send(ev.StopHostFailed(HostId("h3"), "PROVIDER_DOWN"))
+        failed_s = crowded.now_s
+        while not crowded.all(act.StopHost):
+            crowded.pass_time(1.0)
+            assert crowded.all(act.PowerOn) == []
+        assert crowded.one(act.StopHost).host_id == "h3"
+        pauses_s.append(crowded.now_s - failed_s)
+    assert pauses_s == [2, 4, 8, 16, 32, 60, 60, 60]
+    assert crowded.scheduler.state.host_ends.failing == 1
+    before_s = crowded.scheduler.state.provisioned.gpu_s["idle"]
+    crowded.pass_time(1.0)
+    assert crowded.scheduler.state.provisioned.gpu_s["idle"] == before_s + 2
+
+
+def test_provided_host_that_falls_silent_is_ended_and_counts_until_then(new_rig: Any) -> None:
+    rig = new_rig(**{**SMALL, "hosts_max": 2, "heartbeat_suspect_s": 5.0, "heartbeat_dead_s": 10.0})
+    rig.send(ev.HostsProvided(frozenset({HostId("h1")}), frozenset({HostId("h1")})))
+    rig.heartbeat("h0", gpus=2)
+    rig.heartbeat("h1", gpus=2)
+    for number in range(4):
+        rig.run(f"x{number}", f"s{number}")
+        rig.granted(rig.one(act.GrantLease).lease)
+    rig.run("x4", "s4")
+
+    def beat_until(end_s: float) -> None:
+        while rig.now_s < end_s and not rig.all(act.StopHost):
+            rig.heartbeat("h0", gpus=2, leases=tuple(entry.lease for entry in rig.scheduler.state.leases.on_host("h0")))
+            rig.pass_time(1.0)
+            assert rig.all(act.PowerOn) == []
+
+    beat_until(300.0)
+    assert (rig.one(act.StopHost).host_id, rig.now_s) == ("h1", 120.0)
+    rig.send(ev.HostEnded(HostId("h1")))
+    rig.pass_time(1.0)
+    assert rig.one(act.PowerOn).count == 1
+
+
+@pytest.mark.parametrize(("provided", "ends"), [(True, ["h1"]), (False, [])])
+def test_silent_host_with_staged_versions_is_waited_for_until_it_is_forgotten(
+    new_rig: Any, provided: bool, ends: list[str],
+) -> None:
+    rig = new_rig(**{**SMALL, "heartbeat_suspect_s": 5.0, "heartbeat_dead_s": 10.0, "power_off_after_s": 1e6})
+    owned = frozenset({HostId("h1")} if provided else ())
+    rig.send(ev.HostsProvided(owned, owned))
+    rig.heartbeat("h1", gpus=2, staged_sessions=1)
+    rig.pass_time(11.0)
+    rig.pass_time(588.0)
+    assert rig.all(act.StopHost) == []
+    rig.pass_time(1.0)
+    assert [stop.host_id for stop in rig.all(act.StopHost)] == ends
+    assert rig.scheduler.state.hosts.get(HostId("h1")) is None
+
+
+def test_what_the_provider_lists_is_believed(crowded: Any) -> None:
+    started(crowded, "h1", "h2", "h3")
+    owned = crowded.scheduler.state.provided_hosts
+    # The boot of h3 failed; h4 is of an order that an earlier life of the scheduler gave.
+    crowded.send(ev.HostsProvided(owned, frozenset({HostId("h1"), HostId("h2"), HostId("h4")})))
+    assert (crowded.scheduler.state.boots.count, crowded.scheduler.state.boots.failed) == (3, 1)
+    crowded.pass_time(5.0)
+    assert crowded.all(act.PowerOn) == []
+    crowded.pass_time(60.0)
+    assert {stop.host_id for stop in crowded.all(act.StopHost)} == {"h1", "h2", "h4"}
+    # Somebody else ended them.
+    crowded.send(ev.HostsProvided(owned, frozenset()))
+    crowded.pass_time(1.0)
+    assert crowded.one(act.PowerOn).count == 3
