@@ -58,8 +58,6 @@ class LooseLeafPolicy:
             act.RevokeLease: self._revoke,
             act.Refuse: self._refuse,
             act.PowerOn: self._power_on,
-            act.DrainHost: lambda action: self._drain(action.host_id, draining=True),
-            act.UndrainHost: lambda action: self._drain(action.host_id, draining=False),
             act.StopHost: self._stop,
         }
         world.pool.on_up = self._host_up
@@ -109,11 +107,6 @@ class LooseLeafPolicy:
 
     def _power_on(self, action: act.PowerOn) -> None:
         self._world.pool.boot(action.count)
-
-    def _drain(self, host_id: HostId, *, draining: bool) -> None:
-        daemon = self._daemons[host_id]
-        daemon.host.draining = draining
-        self._tell(ev.HeartbeatReceived(self._request("b"), daemon.report()))
 
     def _stop(self, action: act.StopHost) -> None:
         daemon = self._daemons.pop(action.host_id)
