@@ -18,6 +18,7 @@ from looseleaf.services.worker_daemon.core.upload_order import (
     Event,
     Failed,
     Pin,
+    Retiring,
     Stopping,
     Stored,
     Tried,
@@ -64,6 +65,18 @@ class DurabilityQueue:
     def waiting(self) -> int:
         """Versions that are staged, neither durable nor given up."""
         return self._order.versions_waiting
+
+    @property
+    def staged_sessions(self) -> int:
+        """Sessions that would lose a version with this host, given-up ones included."""
+        return len(self._order.waiting)
+
+    def hurry(self) -> None:
+        """The host is to end: uploads everything now and from now on, also what was given up or is to stay staged."""
+        self._handle(Retiring())
+        if self.waiting:
+            self._idle.clear()
+        self._added.set()
 
     def start(self) -> None:
         """Begins to upload."""

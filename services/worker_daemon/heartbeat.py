@@ -40,8 +40,10 @@ class Heartbeat:
         self._interval_s = interval_s
         self._nudged = asyncio.Event()
         self._sending = asyncio.Lock()
-        self._failing = False
+        self._failing = self._retiring = False
         self._hosts: dict[str, str] = {}
+        # Called once the scheduler wants this host to end: what is only staged here must become durable.
+        self.on_retiring: Callable[[], None] = lambda: None
         self._gpu: GpuDescription | None = None
         self._hosts_read_s = float("-inf")
 
@@ -97,6 +99,10 @@ class Heartbeat:
             self._leases.renew(LeaseId(lease_id), sent_s)
         for lease_id in response.unknown_lease_ids:
             self._leases.revoke(LeaseId(lease_id))
+        if response.retiring and not self._retiring:
+            log.info("host_retiring")
+            self.on_retiring()
+        self._retiring = response.retiring
 
     async def addresses(self, wanted: Collection[str] = ()) -> dict[str, str]:
         """Addresses of live hosts by id, at most `HOSTS_CACHE_S` old; older ones while the scheduler is away.

@@ -43,6 +43,8 @@ class Host:
     # Bytes in use on each GPU, if that is known.
     gpu_used: Callable[[], Sequence[int]] = tuple
     kernel_sessions: Callable[[], Sequence[SessionId]] = tuple
+    # Sessions with versions that are nowhere but in this host's arena.
+    staged_sessions: Callable[[], int] = lambda: 0
     executions: ExecutionLog = field(default_factory=ExecutionLog)
     # A new start of the daemon is a new incarnation: its old leases and workers are gone.
     incarnation: str = field(default_factory=lambda: secrets.token_hex(8))
@@ -63,6 +65,7 @@ class Host:
             gpu_memory_bytes=self.gpu_memory_bytes,
             gpu=gpu_message(self.gpu),
             gpu_used_bytes=self.gpu_used(),
+            staged_sessions=self.staged_sessions(),
             ended_holders=[
                 scheduler_pb2.EndedHolder(worker_id=ended.worker_id, why=ended.why, ended_s_ago=now_s - ended.ended_s)
                 for ended in self.pool.ended_holders(now_s)

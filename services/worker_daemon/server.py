@@ -98,6 +98,7 @@ class _Builder:
         uploads = RegionUploads(self.store, SharedRegionServiceStub(store_channel), self.regions)
         eager = self.config.durability != "staged"
         self.durability = DurabilityQueue(self.store, self.regions, uploads.put, eager=eager)
+        self.heartbeat.on_retiring = self.durability.hurry
         self.host: Host | None = None
         # What the real GPUs of this host are, as their driver told.
         self.gpus: list[GpuDescription] = []
@@ -197,6 +198,7 @@ class _Builder:
             gpu=self.gpus[0] if self.gpus else None,
             gpu_used=lambda: gpu_memory.used_bytes,
             kernel_sessions=lambda: endpoint.sessions,
+            staged_sessions=lambda: self.durability.staged_sessions,
         )
         servicer = WorkerDaemonServicer(self.host)
         await self._begin(servicer, endpoint, pool, reporter)

@@ -50,6 +50,11 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Retiring:
+    """The host is to end once nothing waits here: from now on versions go as soon as they are staged."""
+
+
+@dataclass(frozen=True)
 class Stopping:
     """The host stops, and its arena goes with it: whatever waits for a later try is tried now, given up or not."""
 
@@ -77,7 +82,7 @@ class Failed:
     reason: str
 
 
-Event = Committed | Asked | Stopping | Stored | Tried | Failed
+Event = Committed | Asked | Retiring | Stopping | Stored | Tried | Failed
 
 
 @dataclass(frozen=True)
@@ -180,11 +185,12 @@ class UploadOrder:
                 return self._committed(self._sessions.setdefault(session_id, _Session()), version, keys)
             case Asked(pressed):
                 return self._next(now_s, pressed) if self.eager or pressed else []
+            case Retiring():
+                self._hurry()
+                return []
             case Stopping():
-                self.eager = self._stopping = True
-                for session in self._sessions.values():
-                    session.ask_again()
-                    session.begin_anew(0.0)
+                self._stopping = True
+                self._hurry()
                 return []
             case Stored(session_id, missing):
                 return self._stored(session_id, missing)
@@ -192,6 +198,13 @@ class UploadOrder:
                 return self._incomplete(self._ended(session_id), now_s)
             case Failed(session_id, reason):
                 return self._failed(session_id, self._ended(session_id), reason, now_s)
+
+    def _hurry(self) -> None:
+        """Everything is due, also what was given up or failed before."""
+        self.eager = True
+        for session in self._sessions.values():
+            session.ask_again()
+            session.begin_anew(0.0)
 
     def _committed(self, session: _Session, version: Version, keys: frozenset[RegionKey]) -> list[Action]:
         staged = Holder(version, set(keys))

@@ -30,6 +30,7 @@ class FakeScheduler:
     at_once_max: int = 0
     pools_asked: int = 0
     silent: bool = False
+    retiring: bool = False
     gpu: pb.GpuDescription | None = None
 
     async def Heartbeat(self, _request: pb.HeartbeatRequest, *, timeout_s: float) -> pb.HeartbeatResponse:
@@ -40,7 +41,9 @@ class FakeScheduler:
         if self.errors:
             raise self.errors.pop(0)
         self.heard += 1
-        return pb.HeartbeatResponse(renewed_lease_ids=self.renewed, unknown_lease_ids=self.unknown)
+        return pb.HeartbeatResponse(
+            renewed_lease_ids=self.renewed, unknown_lease_ids=self.unknown, retiring=self.retiring
+        )
 
     async def GetPool(self, _request: pb.GetPoolRequest, *, timeout_s: float) -> pb.GetPoolResponse:
         self.pools_asked += 1
@@ -172,3 +175,12 @@ async def test_gpu_of_the_pool_is_told_and_kept_while_the_scheduler_is_silent(
     scheduler.silent = True
     assert await within(heartbeat.pool_gpu()) == found
     assert scheduler.pools_asked == 2
+
+
+async def test_host_that_is_to_end_hurries_once(heartbeat: Heartbeat, scheduler: FakeScheduler) -> None:
+    told: list[int] = []
+    heartbeat.on_retiring = lambda: told.append(len(told))
+    for retiring, calls in ((False, 0), (True, 1), (True, 1), (False, 1), (True, 2)):
+        scheduler.retiring = retiring
+        await heartbeat.send()
+        assert len(told) == calls

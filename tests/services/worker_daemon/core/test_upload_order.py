@@ -20,6 +20,7 @@ from looseleaf.services.worker_daemon.core.upload_order import (
     Failed,
     Holder,
     Pin,
+    Retiring,
     Stopping,
     Stored,
     Tried,
@@ -232,6 +233,18 @@ def test_stop_tries_at_once_what_was_given_up_or_waits_for_a_later_try() -> None
         assert uploads(order.handle(Asked(pressed=False), 0.5)) == [(session, 1)]
         order.handle(Stored(session, frozenset()), 0.5)
     assert order.waiting == {}
+
+
+def test_host_that_is_to_end_uploads_at_once_and_from_then_on() -> None:
+    order = UploadOrder(eager=False)
+    staged(order, ONE, 1)
+    assert (uploads(order.handle(Asked(pressed=False), 0.0)), order.waiting) == ([], {ONE: Version(1)})
+    order.handle(Retiring(), 0.0)
+    assert uploads(order.handle(Asked(pressed=False), 0.0)) == [(ONE, 1)]
+    order.handle(Stored(ONE, frozenset()), 0.0)
+    assert order.waiting == {}
+    staged(order, ONE, 2)
+    assert uploads(order.handle(Asked(pressed=False), 0.0)) == [(ONE, 2)]
 
 
 def test_stop_gives_up_at_once_again_what_needs_regions_that_are_lost() -> None:
