@@ -39,6 +39,7 @@ def pool_of(cluster: LocalCluster) -> Pool:
     return Pool(str(cluster.kernel_socket()), "emulated", 1, embedded=True)
 
 
+@pytest.mark.slow
 def test_gpu_cells_that_follow_at_once_keep_their_worker(cluster: LocalCluster, tmp_path: Path) -> None:
     nb = notebook_of(
         "import torch", "x = torch.ones(300_000, device='cuda')", "x += 1", "y = 5", "x.mul_(y).sum().item()"

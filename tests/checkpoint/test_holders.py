@@ -333,7 +333,7 @@ def _read_by(code: types.CodeType) -> list[str]:
     return [name for name in code.co_names if name in POOL] + inner
 
 
-HOW_MANY = [60, pytest.param(3000, marks=[pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(4 * 3600)])]
+HOW_MANY = [30, pytest.param(3000, marks=[pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(4 * 3600)])]
 
 
 @pytest.mark.parametrize("examples", HOW_MANY)

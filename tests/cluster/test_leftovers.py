@@ -84,6 +84,7 @@ def test_thread_that_ends_in_time_is_not_spoken_of(new: Any, tmp_path: Any) -> N
     assert late_text(notebook, message_id, "worked\n") == "worked\n"
 
 
+@pytest.mark.slow
 def test_next_gpu_cell_of_the_notebook_runs_beside_the_thread_and_saves_its_changes(new: Any, tmp_path: Any) -> None:
     notebook, go = new(), tmp_path / "go"
     _message_id, first = gpu(notebook, LEAVE.replace("GO", repr(str(go))))

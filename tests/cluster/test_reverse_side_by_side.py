@@ -239,13 +239,8 @@ def question_without_a_front_end_that_answers(play: Play) -> None:
     play.run("first", "try: input()\nexcept Exception as error: print(type(error).__name__, error)", gpu=True)
 
 
-# One of them in the quick tests: two kernels start for it.
-QUICK = "thread_prints_after_its_cell"
-
-
-@pytest.mark.parametrize(
-    "name", [name if name == QUICK else pytest.param(name, marks=pytest.mark.slow) for name in SCENARIOS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SCENARIOS)
 def test_front_end_hears_the_same(ordinary: Kernel, ours: Kernel, name: str) -> None:
     wanted, got = ordinary.play(SCENARIOS[name]), ours.play(SCENARIOS[name])
     assert got.heard == wanted.heard

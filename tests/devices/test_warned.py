@@ -55,6 +55,7 @@ def plain() -> list[str]:
     return shown("")
 
 
+@pytest.mark.slow
 def test_warnings_are_shown_as_often_and_where_torch_shows_them_without_us(plain: list[str]) -> None:
     assert "std(): cell 3" in plain and "own cell 10" in plain, plain
     assert shown(INSTALL) == plain

@@ -14,7 +14,7 @@ from tests.services.scheduler.core.random_world import World
 
 
 @pytest.mark.parametrize(("events", "first_seed"), [
-    (20_000, 0),
+    (10_000, 0),
     pytest.param(100_000, 100_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
     pytest.param(10_000_000, 1_000_000, marks=[pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(14_400)]),
 ])
