@@ -125,6 +125,7 @@ def test_batch_runs_share_a_gpu_and_none_is_kept_waiting(cluster: LocalCluster, 
     assert order.index("b0") <= 1
 
 
+@pytest.mark.slow
 def test_interrupt_reaches_the_gpu_cell_and_what_it_showed_is_written(cluster: LocalCluster, tmp_path: Path) -> None:
     log = tmp_path / "log"
     endless = "import time\nprint('on the GPU', flush=True)\nwhile True: time.sleep(0.01)"

@@ -132,12 +132,13 @@ def differences(mine: Any, other: Any, where: str = "") -> list[str]:
     return [] if mine == other and type(mine) is type(other) else [f"{where}: {mine!r} != {other!r}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("ours", "stock"),
     [
         (by_nbclient("looseleaf"), by_nbclient("stock")),
-        pytest.param(by_looseleaf_run, by_nbclient("stock"), marks=pytest.mark.slow),
-        pytest.param(by_papermill("looseleaf", "python3"), by_papermill(None, "stock"), marks=pytest.mark.slow),
+        (by_looseleaf_run, by_nbclient("stock")),
+        (by_papermill("looseleaf", "python3"), by_papermill(None, "stock")),
     ],
     ids=["nbclient", "looseleaf-run", "papermill"],
 )

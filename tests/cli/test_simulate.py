@@ -28,6 +28,7 @@ def test_all_policies_are_one_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert all(name in out for name in ("looseleaf", "pinned", "notebookos", "modal", "naive"))
 
 
+@pytest.mark.slow
 @pytest.mark.leaks_ok("matplotlib keeps the font files open that it drew with")
 def test_pictures_are_written_where_they_are_wanted(tmp_path: Path) -> None:
     assert main([*QUICK, "-n", "4", "-p", "pinned", "-p", "naive", "--plot", str(tmp_path / "plots")]) == exits.DONE

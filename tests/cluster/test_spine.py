@@ -192,6 +192,7 @@ def test_device_questions_are_answered_in_the_kernel(shared: Any) -> None:
     assert outcome.value == "(True, 1, 'cuda')" and outcome.report["label"] == "cpu"
 
 
+@pytest.mark.slow
 def test_cell_computes_with_as_many_threads_as_the_kernel(notebook: Any) -> None:
     notebook.ok("import torch\ntorch.set_num_threads(1)")
     assert notebook.ok("%%gpu\ntorch.get_num_threads()").value == "1"
@@ -249,6 +250,7 @@ def executions_in(log: Path) -> set[str]:
     return {event["execution"] for event in events if {"execution", "session", "host"} <= event.keys()}
 
 
+@pytest.mark.slow
 def test_top_shows_hosts_sessions_store_and_the_cell_that_ended(
     cluster: LocalCluster, shared: Any, capsys: Any
 ) -> None:

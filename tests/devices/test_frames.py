@@ -82,6 +82,7 @@ for cell in (
 """
 
 
+@pytest.mark.slow
 def test_frames_of_the_package_are_in_no_traceback_that_a_shell_shows() -> None:
     done = subprocess.run([sys.executable, "-c", SHELL], capture_output=True, text=True, timeout=100, check=True)
     shown = done.stdout + done.stderr
