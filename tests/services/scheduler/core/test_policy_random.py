@@ -15,7 +15,7 @@ from tests.services.scheduler.core.random_world import World
 
 @pytest.mark.parametrize(("events", "first_seed"), [
     (10_000, 0),
-    pytest.param(100_000, 100_000, marks=[pytest.mark.slow, pytest.mark.timeout(600)]),
+    pytest.param(100_000, 100_000, marks=[pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1_200)]),
     pytest.param(10_000_000, 1_000_000, marks=[pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(14_400)]),
 ])
 def test_policy_keeps_its_promises_over_so_many_events_of_random_worlds(events: int, first_seed: int) -> None:
