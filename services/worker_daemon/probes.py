@@ -17,7 +17,14 @@ import structlog
 
 from looseleaf.errors import InvalidArgument, LooseLeafError, Unavailable
 from looseleaf.protocol import fields
-from looseleaf.services.worker_daemon.core.zygote_facts import DOUBTFUL, ForkProbe, ProbeKey, ProbeResult, Verdict
+from looseleaf.services.worker_daemon.core.zygote_facts import (
+    DOUBTFUL,
+    DOUBTFUL_S,
+    ForkProbe,
+    ProbeKey,
+    ProbeResult,
+    Verdict,
+)
 from looseleaf.services.worker_daemon.probe_table import FILE_BYTES_MAX, ProbeTable, result_of
 from looseleaf.services.worker_daemon.process_memory import descendants
 from looseleaf.services.worker_daemon.reaper import Reaper, describe_exit
@@ -28,8 +35,6 @@ log = structlog.get_logger()
 PROBE_LIMIT_S: Final = 60.0
 # Of the limit; a probe that used more of it computing was slow, else it hung.
 BUSY_SHARE: Final = 0.5
-# So long a doubtful verdict counts.
-DOUBTFUL_S: Final = 3600.0
 
 
 @dataclass(frozen=True)

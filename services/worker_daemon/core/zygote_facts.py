@@ -37,6 +37,8 @@ class Verdict(StrEnum):
 
 # What depends on how the host was just then is not believed for ever.
 DOUBTFUL: Final = frozenset({Verdict.SLOW, Verdict.HANG, Verdict.PASSING})
+# So long it counts, for probes and nodes alike: a tree that forgot it earlier would ask for what is still refused.
+DOUBTFUL_S: Final = 3600.0
 
 
 @dataclass(frozen=True)

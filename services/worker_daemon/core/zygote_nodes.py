@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NewType
 
-from looseleaf.services.worker_daemon.core.zygote_facts import DOUBTFUL, Verdict
+from looseleaf.services.worker_daemon.core.zygote_facts import DOUBTFUL, DOUBTFUL_S, Verdict
 from looseleaf.units import MIB
 
 NodeId = NewType("NodeId", int)
@@ -17,8 +17,6 @@ NodeId = NewType("NodeId", int)
 IMPORTS_MAX: Final = 256
 # Imports of one environment that no node may hold; the oldest are forgotten, and probed again if need be.
 REFUSED_MAX: Final = 512
-# So long a doubtful verdict keeps an import out of every node; it is probed anew then.
-DOUBTFUL_S: Final = 3600.0
 
 
 @dataclass(frozen=True)

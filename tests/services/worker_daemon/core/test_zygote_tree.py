@@ -11,15 +11,8 @@ from hypothesis import strategies as st
 
 from looseleaf.services.worker_daemon.core import zygote_events as ev
 from looseleaf.services.worker_daemon.core.zygote_events import Action, ForkFailure, KillWhy
-from looseleaf.services.worker_daemon.core.zygote_facts import ProbeResult, Verdict
-from looseleaf.services.worker_daemon.core.zygote_nodes import (
-    DOUBTFUL_S,
-    REFUSED_MAX,
-    NodeId,
-    NodeState,
-    TreeKey,
-    TreeLimits,
-)
+from looseleaf.services.worker_daemon.core.zygote_facts import DOUBTFUL_S, ProbeResult, Verdict
+from looseleaf.services.worker_daemon.core.zygote_nodes import REFUSED_MAX, NodeId, NodeState, TreeKey, TreeLimits
 from looseleaf.services.worker_daemon.core.zygote_tree import ImportCacheRules
 from looseleaf.units import MIB
 
