@@ -7,6 +7,7 @@ the measurement, as a notebook does that reserves its GPU; LooseLeaf attaches an
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -69,11 +70,16 @@ def first_output_s(place: Place, path: str) -> float:
             place.here.prepare(SOURCE)
         cell = place.here.run(SOURCE)
         worker = cell.report["worker"]
-        if not place.keeps_warm and psutil.pid_exists(worker):
-            psutil.wait_procs([psutil.Process(worker)], timeout=WORKER_END_LIMIT_S)
+        if not place.keeps_warm:
+            wait_gone(worker)
         if cell.report["path"] == path:
             return output_s(cell)
     raise AssertionError(f"{TRIES_MAX} runs in turn were not {path}: {cell.report}")
+
+
+def wait_gone(worker: int) -> None:
+    with contextlib.suppress(psutil.NoSuchProcess):  # gone already, perhaps between the two calls
+        psutil.Process(worker).wait(timeout=WORKER_END_LIMIT_S)
 
 
 def output_s(cell: Cell) -> float:
