@@ -22,7 +22,7 @@ from looseleaf.v1.frontend_pb2_grpc import FrontendServiceServicer
 
 # A preparation may import large packages and read large state.
 PREPARATION_TIMEOUT_S: Final = 120.0
-# How long a cell that waits for a GPU waits for a scheduler that is being restarted.
+# How long a cell that wants a GPU waits for a scheduler that is being restarted.
 REJOIN_S: Final = 20.0
 REJOIN_DELAY_S: Final = 0.2
 
@@ -118,20 +118,19 @@ class FrontendServicer(FrontendServiceServicer):
     async def _news(
         self, run: scheduler_pb2.RequestRunRequest
     ) -> AsyncGenerator[scheduler_pb2.RequestRunResponse, None]:
-        """The run's news up to its lease; one that waits outlives a restart of the scheduler: a repeat joins."""
-        waits = False
+        """The run's news up to its lease; it outlives a restart of the scheduler: a repeat is the same execution."""
         lost_s: float | None = None
         while True:
             try:
                 async with self._scheduler.RequestRun(run, timeout_s=NO_DEADLINE) as stream:
                     async for news in stream:
-                        waits, lost_s = news.WhichOneof("news") != "lease", None
+                        lost_s = None
                         yield news
                 return
             except Unavailable as error:
                 now_s = self._clock.monotonic_s()
                 lost_s = now_s if lost_s is None else lost_s
-                if not waits or error.reason not in _RESTARTING or now_s - lost_s >= REJOIN_S:
+                if error.reason not in _RESTARTING or now_s - lost_s >= REJOIN_S:
                     raise
             log.info("run_rejoined", execution=run.execution_id)
             await asyncio.sleep(REJOIN_DELAY_S)

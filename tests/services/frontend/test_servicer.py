@@ -13,6 +13,7 @@ from looseleaf.errors import (
     Timeout,
     Unavailable,
 )
+from looseleaf.services.frontend import servicer
 from looseleaf.v1 import types_pb2
 
 GPU, CPU = types_pb2.DEVICE_LABEL_GPU, types_pb2.DEVICE_LABEL_CPU
@@ -234,6 +235,14 @@ async def test_submit_that_waits_joins_again_when_the_scheduler_was_restarted(ri
     assert [run.execution_id for run in rig.scheduler.runs] == ["x-1"] * 3
 
 
+async def test_submit_whose_scheduler_died_before_it_said_a_word_asks_again(rig: Any) -> None:
+    rig.store.put({"m": 64 * MIB})
+    rig.scheduler.breaks = [Unavailable("SCHEDULER_DOWN"), Unavailable("SCHEDULER_DOWN")]
+    rig.scheduler.may_lease.set()
+    assert await news_of(rig.submit("m(1)")) == ["recipe", "lease"]
+    assert {run.execution_id for run in rig.scheduler.runs} == {"x-1"}
+
+
 async def test_submit_that_the_scheduler_gave_up_does_not_join_again(rig: Any) -> None:
     rig.store.put({"m": 64 * MIB})
     rig.scheduler.positions = [1]
@@ -249,7 +258,8 @@ async def test_store_down_is_unavailable_with_clear_text(rig: Any) -> None:
     assert "Saved state is safe" in caught.value.message
 
 
-async def test_scheduler_down_is_unavailable_after_the_recipe(rig: Any) -> None:
+async def test_scheduler_down_is_unavailable_after_the_recipe(rig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servicer, "REJOIN_S", 0.0)
     rig.store.put({"m": 64 * MIB})
     await rig.servers["scheduler"].stop(0)
     with pytest.raises(Unavailable, match="SCHEDULER_DOWN"):
