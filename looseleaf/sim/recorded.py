@@ -22,13 +22,17 @@ from looseleaf.units import GIB
 # A longer log than this is refused: it is read into memory.
 RECORDS_MAX: Final = 5_000_000
 _KEYS: Final = frozenset({
-    "session", "edit_s", "run_s", "duration_s", "gpu", "abandoned", "closure_bytes", "gpu_count", "prepare_s"})
+    "session", "edit_s", "run_s", "began_s", "duration_s", "gpu", "abandoned", "closure_bytes", "gpu_count", "path",
+    "prepare_s"})
 _NEEDED: Final = frozenset({"session", "run_s", "duration_s", "gpu"})
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One run. Times are seconds on the log's own clock; None: not recorded, drawn from the model instead."""
+    """One run. Times are seconds on the log's own clock; None: not recorded, drawn from the model instead.
+
+    `began_s`: the first statement, None: at `run_s`. `path`: what the cell found ready. `prepare_s`: of a new worker.
+    """
 
     session: str
     run_s: float
@@ -39,6 +43,13 @@ class Recorded:
     closure_bytes: int | None = None
     gpu_count: int = 1
     prepare_s: float | None = None
+    began_s: float | None = None
+    path: str = ""
+
+    @property
+    def ended_s(self) -> float:
+        """The cell's end; what it waited before its start is no thinking."""
+        return (self.run_s if self.began_s is None else self.began_s) + self.duration_s
 
 
 class ReplayedCells:
@@ -63,8 +74,7 @@ class ReplayedCells:
         # What came before the first recorded cell is not known: the model's usual gap.
         gap_s = workload.gap_min_s + workload.gap_extra_s
         if position:
-            before = self._records[position - 1]
-            gap_s = max(0.0, record.run_s - before.run_s - before.duration_s)
+            gap_s = max(0.0, record.run_s - self._records[position - 1].ended_s)
         edit_s = lognormal(drawn, workload.edit_median_s, workload.edit_sigma, math.inf)
         closure_bytes = int(lognormal(
             drawn, workload.closure_median_gib * GIB, workload.closure_sigma, workload.closure_max_gib * GIB))
@@ -117,15 +127,18 @@ def _record(path: Path, number: int, line: str) -> Recorded:
     if not isinstance(values, dict) or not _NEEDED <= values.keys() <= _KEYS:
         raise _malformed(path, number, f"an object with {', '.join(sorted(_NEEDED))} and nothing but"
                          f" {', '.join(sorted(_KEYS))} is expected")  # fmt: skip
-    for key in ("run_s", "duration_s", "edit_s", "closure_bytes", "gpu_count", "prepare_s"):
+    for key in ("run_s", "began_s", "duration_s", "edit_s", "closure_bytes", "gpu_count", "prepare_s"):
         value = values.get(key, 1)
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
             raise _malformed(path, number, f"{key} is no number")
-        if value < 0 and key not in ("run_s", "edit_s"):
+        if value < 0 and key not in ("run_s", "began_s", "edit_s"):
             raise _malformed(path, number, f"{key} is negative")
-    if not isinstance(values["session"], str) or not all(
+    if not all(isinstance(values.get(key, ""), str) for key in ("session", "path")) or not all(
             isinstance(values.get(key, False), bool) for key in ("gpu", "abandoned")):
-        raise _malformed(path, number, "session is no text, or gpu or abandoned neither true nor false")
+        raise _malformed(path, number, "session or path is no text, or gpu or abandoned neither true nor false")
+    if values.get("path", "cold") != "cold":
+        # Of a worker that was there only what was left to do is told, which is no whole preparation.
+        values.pop("prepare_s", None)
     if values.get("gpu_count", 1) not in range(1, 65):
         raise _malformed(path, number, "gpu_count is none of 1 to 64")
     return Recorded(**values)

@@ -51,7 +51,7 @@ from looseleaf.services.scheduler.host_provider import HostProvider
 from looseleaf.services.scheduler.journal_store import JournalStore
 from looseleaf.services.scheduler.metrics import SchedulerMetrics
 from looseleaf.services.scheduler.providing import Providing
-from looseleaf.services.scheduler.run_log import RunLog, RunRecorder
+from looseleaf.services.scheduler.run_log import RunLog
 from looseleaf.v1 import recipe_pb2
 
 # Events that may wait; beyond it callers are told to come back, answers to our own orders are always taken.
@@ -119,7 +119,6 @@ class Driver:
         self._start_task = start_task
         self._metrics = metrics
         self._run_log = run_log
-        self._recorder = RunRecorder()
         self._providing = Providing(provider, self._put) if provider is not None else None
         self._events: asyncio.Queue[tuple[Event, float]] = asyncio.Queue()
         self._answers: dict[str, asyncio.Future[Answer]] = {}
@@ -239,9 +238,9 @@ class Driver:
         for event, arrived_s in events:
             if isinstance(event, Tick):
                 self._tick_waits = False
+            if self._run_log is not None:
+                self._run_log.take(event, arrived_s)
             actions += self.scheduler.handle(event, arrived_s)
-        if self._run_log is not None:
-            await self._log_runs(self._run_log, events)
         writes = [action for action in actions if isinstance(action, JOURNAL_ACTIONS)]
         if writes:
             await self._write(writes)
@@ -249,15 +248,6 @@ class Driver:
             if not isinstance(action, JOURNAL_ACTIONS):
                 self._carry_out(action)
         self._metrics.observe(self.scheduler, actions, self.now_s())
-
-    async def _log_runs(self, run_log: RunLog, events: Sequence[tuple[Event, float]]) -> None:
-        """For later simulation; a log that cannot be written costs nobody anything."""
-        runs = [run for event, at_s in events if (run := self._recorder.take(event, at_s)) is not None]
-        if runs:
-            try:
-                await self._run_blocking(run_log.write, runs)
-            except LooseLeafError as error:
-                log.warning("run_log_not_written", reason=error.reason, message=error.message)
 
     async def _write(self, writes: Sequence[Action]) -> None:
         for attempt in range(1, JOURNAL_ATTEMPTS_MAX + 1):

@@ -1,108 +1,93 @@
-"""A log of GPU cells for `looseleaf simulate --workload FILE`: times and sizes, no cell text and no names.
+"""A log of GPU cells for `looseleaf simulate --workload FILE`, one JSON line for each that ended.
 
-One JSON line for each cell that ended (docs/simulate.md has the format). Times are seconds on the scheduler's clock.
+Nobody waits for it: lines are put into a bounded queue, and a task of its own writes them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-from collections import OrderedDict
-from dataclasses import asdict, dataclass
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from looseleaf.errors import Unavailable
-from looseleaf.ids import ExecutionId, SessionId
-from looseleaf.services.scheduler.core.events import Event, ExecutionReported, PreparationRequested, RunRequested
-from looseleaf.services.scheduler.core.facts import ExecutionState
+from looseleaf.errors import LooseLeafError, Unavailable
+from looseleaf.logs import get_logger
+from looseleaf.services.scheduler.core.events import Event
+from looseleaf.services.scheduler.run_recorder import LoggedRun, RunRecorder
 
-# Runs that have not ended, and sessions with an edit that has not led to a run: the oldest are left out of the log.
-OPEN_MAX: Final = 20_000
+# Lines that wait to be written; further ones are left out, and told of.
+WAITING_MAX: Final = 10_000
 
-
-@dataclass(slots=True)
-class LoggedRun:
-    """One line."""
-
-    session: str
-    run_s: float
-    edit_s: float | None
-    duration_s: float
-    gpu: bool
-    closure_bytes: int
-    gpu_count: int
-    prepare_s: float | None
-
-
-class RunRecorder:
-    """Makes lines of the events that the policy gets; knows nothing of files."""
-
-    def __init__(self) -> None:
-        self._edits: OrderedDict[SessionId, float] = OrderedDict()
-        self._open: OrderedDict[ExecutionId, LoggedRun] = OrderedDict()
-        self._began_s: dict[ExecutionId, float] = {}
-
-    def take(self, event: Event, now_s: float) -> LoggedRun | None:
-        """A line if a run ended with this event. A run that was never reported as started has none."""
-        match event:
-            case PreparationRequested():
-                self._edits.setdefault(event.session_id, now_s)
-                if len(self._edits) > OPEN_MAX:
-                    self._edits.popitem(last=False)
-            case RunRequested():
-                self._begin(event, now_s)
-            case ExecutionReported():
-                return self._report(event, now_s)
-        return None
-
-    def _begin(self, event: RunRequested, now_s: float) -> None:
-        if event.execution_id in self._open:
-            return
-        self._open[event.execution_id] = LoggedRun(
-            event.session_id, now_s, self._edits.pop(event.session_id, None), 0.0, True, event.recipe.device_bytes,
-            event.recipe.gpu_count, None)
-        if len(self._open) > OPEN_MAX:
-            self._began_s.pop(self._open.popitem(last=False)[0], None)
-
-    def _report(self, event: ExecutionReported, now_s: float) -> LoggedRun | None:
-        run = self._open.get(event.execution_id)
-        if run is None:
-            return None
-        if event.state is ExecutionState.STARTED:
-            self._began_s.setdefault(event.execution_id, now_s)
-        elif event.state is ExecutionState.FINISHED and event.execution_id in self._began_s:
-            run.duration_s = now_s - self._began_s[event.execution_id]
-        if event.figures is not None:
-            # The daemon's own measure is the better one.
-            run.duration_s = event.figures.run_s or run.duration_s
-            run.prepare_s = event.figures.prepare_ms / 1000 if event.figures.prepare_ms else None
-        if not event.state.ended:
-            return None
-        del self._open[event.execution_id]
-        return run if self._began_s.pop(event.execution_id, None) is not None else None
+log = get_logger()
 
 
 class RunLog:
-    """Lines in a file; one that grows over `bytes_max` moves to `*.1`, whose predecessor is dropped."""
+    """Lines in a file; one that grows over `bytes_max` moves to `*.1`, whose predecessor is dropped.
 
-    def __init__(self, path: Path, bytes_max: int) -> None:
+    `take` and `write_forever` belong to the event loop; `run_blocking` runs a function on another thread.
+    """
+
+    def __init__(
+        self, path: Path, bytes_max: int, recorder: RunRecorder, run_blocking: Callable[..., Awaitable[Any]],
+    ) -> None:
         self._path, self._bytes_max = path, bytes_max
+        self._recorder = recorder
+        self._run_blocking = run_blocking
+        self._waiting: deque[LoggedRun] = deque()
+        self._wake = asyncio.Event()
+        self._left_out = 0
 
-    def write(self, runs: list[LoggedRun]) -> None:
-        """Appends lines; raises Unavailable RUN_LOG_IO."""
-        text = "".join(json.dumps(_line(run)) + "\n" for run in runs)
+    def take(self, event: Event, now_s: float) -> None:
+        """Notes an event that the policy is about to handle; never waits and never raises for the file's sake."""
+        run = self._recorder.take(event, now_s)
+        if run is None:
+            return
+        if len(self._waiting) < WAITING_MAX:
+            self._waiting.append(run)
+        else:
+            self._left_out += 1
+        self._wake.set()
+
+    async def write_forever(self) -> None:
+        """Writes what waits whenever something does."""
+        while True:
+            await self._wake.wait()
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Writes what waits now. A log that cannot be written costs nobody anything but its lines."""
+        self._wake.clear()
+        runs = list(self._waiting)
+        self._waiting.clear()
         try:
-            if self._path.exists() and self._path.stat().st_size + len(text) > self._bytes_max:
-                self._path.replace(self._path.with_name(self._path.name + ".1"))
-            fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            with open(fd, "a", encoding="utf-8") as file:
-                file.write(text)
-        except OSError as error:
-            raise Unavailable("RUN_LOG_IO", f"{self._path} cannot be written ({error.strerror})") from error
+            if runs:
+                await self._run_blocking(append_runs, self._path, self._bytes_max, runs)
+        except LooseLeafError as error:
+            self._left_out += len(runs)
+            log.warning("run_log_not_written", reason=error.reason, message=error.message)
+        if self._left_out:
+            log.warning("run_log_lines_left_out", lines=self._left_out)
+            self._left_out = 0
+
+
+def append_runs(path: Path, bytes_max: int, runs: list[LoggedRun]) -> None:
+    """Appends lines; raises Unavailable RUN_LOG_IO."""
+    text = "".join(json.dumps(_line(run)) + "\n" for run in runs)
+    try:
+        if path.exists() and path.stat().st_size + len(text) > bytes_max:
+            path.replace(path.with_name(path.name + ".1"))
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        with open(fd, "a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise Unavailable("RUN_LOG_IO", f"{path} cannot be written ({error.strerror})") from error
 
 
 def _line(run: LoggedRun) -> dict[str, Any]:
     return {
         name: round(value, 4) if isinstance(value, float) else value
-        for name, value in asdict(run).items() if value is not None}
+        for name, value in asdict(run).items() if value not in (None, "")}

@@ -21,6 +21,7 @@ from looseleaf.services.scheduler.host_provider import LocalHosts
 from looseleaf.services.scheduler.journal_store import JournalStore
 from looseleaf.services.scheduler.metrics import SchedulerMetrics
 from looseleaf.services.scheduler.run_log import RunLog
+from looseleaf.services.scheduler.run_recorder import RunRecorder
 from looseleaf.services.scheduler.servicer import SchedulerServicer
 from looseleaf.v1.scheduler_pb2_grpc import add_SchedulerServiceServicer_to_server
 
@@ -73,17 +74,31 @@ async def build(service: Service[SchedulerConfig]) -> Sequence[Registration]:
         return open_channel(target, peer, message_bytes_max=config.message_bytes_max)
 
     orders = DaemonOrders(open_to, config.grant_timeout_s, config.prepare_timeout_s)
+    scheduler = Scheduler(limits_of(config), new_lease_id)
+    run_log = _run_log(service, scheduler)
     driver = Driver(
-        Scheduler(limits_of(config), new_lease_id), store, orders, SystemClock(), service.run_blocking,
+        scheduler, store, orders, SystemClock(), service.run_blocking,
         service.start_task, SchedulerMetrics(service.registry),
         provider=LocalHosts(config.hosts_socket) if config.hosts_socket is not None else None,
-        run_log=RunLog(config.run_log, config.run_log_bytes_max) if config.run_log is not None else None,
+        run_log=run_log,
     )
     service.on_stop(orders.aclose)
     service.on_stopping(driver.stop_callers)
     service.start_task(driver.run(restored), name="events")
     service.start_task(driver.tick_forever(config.tick_s), name="ticks")
     return [Registration(add_SchedulerServiceServicer_to_server, SchedulerServicer(driver))]
+
+
+def _run_log(service: Service[SchedulerConfig], scheduler: Scheduler) -> RunLog | None:
+    """The log that the settings ask for, written beside everything else; what still waits is written at the stop."""
+    config = service.config
+    if config.run_log is None:
+        return None
+    recorder = RunRecorder(scheduler.execution, scheduler.state.limits.speculative_expiry_s)
+    run_log = RunLog(config.run_log, config.run_log_bytes_max, recorder, service.run_blocking)
+    service.start_task(run_log.write_forever(), name="run_log")
+    service.on_stop(run_log.flush)
+    return run_log
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -35,6 +35,22 @@ def test_gaps_edits_and_runs_are_those_of_the_log(tmp_path: Path, w1: Model) -> 
     assert (third.closure_bytes, third.gpu_count, third.prepare_s, stream.gpus) == (7, 2, 0.5, 2)
 
 
+def test_what_a_cell_waited_before_its_start_is_no_thinking(tmp_path: Path, w1: Model) -> None:
+    log = write(
+        tmp_path / "log.jsonl", RUN | {"began_s": 40.0, "duration_s": 5.0}, RUN | {"run_s": 50.0, "edit_s": 50.0})
+    stream = replayed_streams(read_records(log), w1.workload, w1.mechanism, 1, 1)[0]
+    _first, second = stream.next(0.0), stream.next(0.0)
+    assert (second.gap_s, second.edit_s) == (5.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("path", "whole"), [("cold", True), ("warm", False), ("prepared", False), ("retargeted", False)])
+def test_preparation_of_a_worker_that_was_there_is_drawn(tmp_path: Path, w1: Model, path: str, whole: bool) -> None:
+    log = write(tmp_path / "log.jsonl", RUN | {"path": path, "prepare_s": 0.001})
+    stream = replayed_streams(read_records(log), w1.workload, w1.mechanism, 1, 1)[0]
+    assert (stream.next(0.0).prepare_s == 0.001) == whole
+
+
 def test_more_sessions_than_recorded_replay_the_same_from_other_cells_on(tmp_path: Path, w1: Model) -> None:
     log = write(tmp_path / "log.jsonl", *(RUN | {"run_s": 100.0 * i, "duration_s": float(i)} for i in range(1, 60)))
     streams = replayed_streams(read_records(log), w1.workload, w1.mechanism, 4, 1)
@@ -53,7 +69,8 @@ def test_what_a_log_does_not_tell_is_drawn_from_the_calibrated_model(tmp_path: P
 
 @pytest.mark.parametrize("run", [
     3, {}, RUN | {"source": "print(1)"}, RUN | {"run_s": "now"}, RUN | {"run_s": True}, RUN | {"duration_s": -1.0},
-    RUN | {"gpu": 1}, RUN | {"session": 4}, RUN | {"gpu_count": 0}, RUN | {"edit_s": float("inf")},
+    RUN | {"gpu": 1}, RUN | {"session": 4}, RUN | {"path": 1}, RUN | {"began_s": "soon"},
+    RUN | {"gpu_count": 0}, RUN | {"edit_s": float("inf")},
 ])  # fmt: skip
 def test_line_that_is_no_run_is_refused_by_its_number(tmp_path: Path, run: object) -> None:
     with pytest.raises(InvalidArgument, match="line 2") as refused:
