@@ -45,6 +45,8 @@ def simulate(
         exists=True, dir_okay=False, help="Take times from this report of `looseleaf run --report`.")] = None,
     without: Annotated[list[str] | None, typer.Option(
         help="Leave out import-cache, closures, speculation, context-ready or prediction; repeat it.")] = None,
+    limit: Annotated[list[str] | None, typer.Option(
+        help="A limit of the scheduler: headroom_share=0.1, prepare_stage_max=host_ready, ...; repeat it.")] = None,
     plot: Annotated[Path | None, typer.Option(
         help="Write pictures (SVG) into this folder; extra looseleaf[bench].")] = None,
     as_json: JsonOption = False,
@@ -55,16 +57,18 @@ def simulate(
     docs/simulate.md. `--json` prints one object a line, one for each policy and number of sessions.
     """
     from looseleaf.sim.calibration import calibrated, fitted
+    from looseleaf.sim.limits import limits_of_words
     from looseleaf.sim.policies import POLICIES
     from looseleaf.sim.results import as_plain
     from looseleaf.sim.runner import simulate as run
-    from looseleaf.sim.tables import COLUMNS, rows_of
+    from looseleaf.sim.tables import COLUMNS, OTHER_COLUMNS, OTHERS, against, rows_of
 
     chosen = list(dict.fromkeys(name for given in policy or ["looseleaf"] for name in _policies(given, POLICIES)))
     model, streams, recorded = _workload(workload)
     if calibrate is not None:
         model = calibrated(model, calibrate)
-    model = model.changed(hours=hours, attach_s=attach_s, without=frozenset(without or ()))
+    model = model.changed(
+        hours=hours, attach_s=attach_s, without=frozenset(without or ()), limits=limits_of_words(limit or ()))
     results = []
     for count in sessions or [recorded or 72]:
         for name in chosen:
@@ -73,7 +77,10 @@ def simulate(
             if as_json:
                 print_json_line(as_plain(result))
     if not as_json:
-        print_table("", COLUMNS, rows_of(results), "")
+        compared = len(chosen) > 1 and not set(OTHERS).isdisjoint(chosen)
+        further = [against(result, results) * compared for result in results]
+        rows = [row + more for row, more in zip(rows_of(results), further, strict=True)]
+        print_table("", COLUMNS + OTHER_COLUMNS * compared, rows, "")
         if calibrate is not None:
             print(fitted(model.mechanism))
     if plot is not None:

@@ -1,7 +1,9 @@
 """Times that a real run measured, in place of the paper's: from the report of `looseleaf run --report`.
 
-Preparations and saves become lognormal with the measured median, 95th percentile and maximum. What prepared cells had
-left to do after Run, less a message each way, becomes the attach time. What was not measured often enough stays.
+Preparations and saves become lognormal with the measured median, 95th percentile and maximum. Preparations are those of
+cells that found no worker ("cold"): on others only what was left to do was measured. What warm cells had left to
+prepare becomes the refresh time; what prepared cells had left to do after Run, less a message each way, the attach
+time. What was not measured often enough stays.
 """
 
 from __future__ import annotations
@@ -25,20 +27,22 @@ VALUES_MIN: Final = 20
 def calibrated(model: Model, report: Path) -> Model:
     """The model with what the report's GPU cells took. Raises InvalidArgument `REPORT_UNUSABLE`."""
     cells = _gpu_cells(report)
-    prepares = _seconds(cells, "prepare_ms")
+    prepares = _seconds(_of_path(cells, "cold"), "prepare_ms")
+    refreshes = _seconds(_of_path(cells, "warm"), "prepare_ms")
     saves = _seconds(cells, "save_ms")
-    attaches = _seconds([cell for cell in cells if cell.get("path") == "prepared"], "start_ms")
-    found = [kind for kind in (prepares, saves, attaches) if len(kind) >= VALUES_MIN]
-    if not found:
+    attaches = _seconds(_of_path(cells, "prepared"), "start_ms")
+    if max(map(len, (prepares, refreshes, saves, attaches))) < VALUES_MIN:
         raise _unusable(report, f"it has fewer than {VALUES_MIN} GPU cells that tell a preparation, a save or a start")
     mechanism = model.mechanism
-    if prepares in found:
+    if len(prepares) >= VALUES_MIN:
         mechanism = replace(
             mechanism, prepare_median_s=median(prepares), prepare_p95_s=_p95(prepares), prepare_max_s=max(prepares))
-    if saves in found:
+    if len(refreshes) >= VALUES_MIN:
+        mechanism = replace(mechanism, refresh_s=median(refreshes))
+    if len(saves) >= VALUES_MIN:
         sigma = math.log(_p95(saves) / median(saves)) / Z95
         mechanism = replace(mechanism, save_median_s=median(saves), save_sigma=sigma, save_max_s=max(saves))
-    if attaches in found:
+    if len(attaches) >= VALUES_MIN:
         mechanism = replace(mechanism, attach_s=max(0.0, median(attaches) - mechanism.messages_s))
     return replace(model, mechanism=mechanism)
 
@@ -47,8 +51,8 @@ def fitted(mechanism: Mechanism) -> str:
     """One line on the times that a model has."""
     attach = f"{mechanism.attach_s:.3f} s" if mechanism.attach_s is not None else "context and copy"
     return (
-        f"prepare {mechanism.prepare_median_s:.3f} s, 95 % within {mechanism.prepare_p95_s:.3f} s; attach {attach}; "
-        f"save {mechanism.save_median_s:.3f} s"
+        f"prepare {mechanism.prepare_median_s:.3f} s, 95 % within {mechanism.prepare_p95_s:.3f} s; "
+        f"refresh {mechanism.refresh_s:.3f} s; attach {attach}; save {mechanism.save_median_s:.3f} s"
     )
 
 
@@ -58,6 +62,10 @@ def _gpu_cells(report: Path) -> list[dict[str, Any]]:
         return [cell for cell in cells if cell["label"] == "gpu"]
     except (ValueError, KeyError, TypeError) as error:
         raise _unusable(report, "it is no report of `looseleaf run`") from error
+
+
+def _of_path(cells: Sequence[dict[str, Any]], path: str) -> list[dict[str, Any]]:
+    return [cell for cell in cells if cell.get("path") == path]
 
 
 def _seconds(cells: Sequence[dict[str, Any]], key: str) -> list[float]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from looseleaf.errors import InvalidArgument
+from looseleaf.sim.limits import checked_limits
 from looseleaf.units import GIB
 
 WORKLOADS: Final = ("w1", "long", "dense", "fast", "churn", "hetero", "day")
@@ -132,9 +133,11 @@ class Hosts:
     tick_s: float
     off_delay_s: float
 
-    def memory_bytes(self, number: int) -> int:
-        """Of each GPU of the host that was started as `number`, from 0."""
-        return int(self.memory_gib[number % len(self.memory_gib)] * GIB)
+    def memory_bytes(self, number: int, least_bytes: int = 0) -> int:
+        """Of each GPU of the host that is started as `number`, from 0: of the next kind with `least_bytes`, if any."""
+        turn = number % len(self.memory_gib)
+        kinds = [int(gib * GIB) for gib in (*self.memory_gib[turn:], *self.memory_gib[:turn])]
+        return next((memory for memory in kinds if memory >= least_bytes), kinds[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +176,7 @@ class Naive:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """All of it; `name` is the workload's."""
+    """All of it; `name` is the workload's. `limits`: of the scheduler, where they differ from `sim_limits`."""
 
     name: str
     workload: Workload
@@ -182,6 +185,7 @@ class Model:
     notebookos: NotebookOs
     modal: Modal
     naive: Naive
+    limits: tuple[tuple[str, Any], ...] = ()
 
     def named(self, name: str) -> Model:
         """The same numbers under another name."""
@@ -189,8 +193,12 @@ class Model:
 
     def changed(
         self, *, hours: float | None = None, attach_s: float | None = None, without: frozenset[str] = frozenset(),
+        limits: Mapping[str, Any] | None = None,
     ) -> Model:
-        """The model with another length, attach time or without some parts. Raises `ABLATION_UNKNOWN`."""
+        """The model with another length, attach time, limits, or without some parts; what is not given stays.
+
+        Raises `ABLATION_UNKNOWN` and `LIMIT_UNKNOWN`.
+        """
         unknown = without - set(ABLATIONS)
         if unknown:
             raise InvalidArgument(
@@ -198,10 +206,11 @@ class Model:
         workload = self.workload
         if hours is not None:
             workload = replace(workload, hours=hours, warmup_hours=min(workload.warmup_hours, hours / 2))
-        mechanism = replace(self.mechanism, without=without)
+        mechanism = replace(self.mechanism, without=self.mechanism.without | without)
         if attach_s is not None:
             mechanism = replace(mechanism, attach_s=attach_s)
-        return replace(self, workload=workload, mechanism=mechanism)
+        limited = dict(self.limits) | checked_limits(limits or {})
+        return replace(self, workload=workload, mechanism=mechanism, limits=tuple(sorted(limited.items())))
 
 
 def load_model(name: str) -> Model:
@@ -227,13 +236,13 @@ def _shipped(name: str) -> dict[str, Any]:
 
 def _model(name: str, tables: dict[str, Any]) -> Model:
     merged = _with_base(tables)
-    unknown = merged.keys() - {"workload", "mechanism", "hosts", "notebookos", "modal", "naive"}
+    unknown = merged.keys() - {"workload", "mechanism", "hosts", "notebookos", "modal", "naive", "limits"}
     if unknown:
         raise _malformed(f"no section is called {min(unknown)}")
     return Model(
         name, _section(Workload, "workload", merged), _section(Mechanism, "mechanism", merged),
         _section(Hosts, "hosts", merged), _section(NotebookOs, "notebookos", merged), _section(Modal, "modal", merged),
-        _section(Naive, "naive", merged),
+        _section(Naive, "naive", merged), tuple(sorted(checked_limits(merged.get("limits", {})).items())),
     )
 
 

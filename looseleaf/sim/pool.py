@@ -51,21 +51,21 @@ class Pool:
         for _ in range(count):
             self.booting += 1
             self._ledger.add(GpuState.BOOT, self._settings.gpus, self._engine.now_s)
-            self._up()
+            self._up(0)
 
-    def boot(self, count: int) -> None:
-        """Starts hosts; each comes up after its own time."""
+    def boot(self, count: int, memory_bytes: int = 0) -> None:
+        """Starts hosts with at least `memory_bytes` a GPU, if there are such; each comes up after its own time."""
         settings = self._settings
         for _ in range(count):
             self.booting += 1
             self.boots += 1
             self._ledger.add(GpuState.BOOT, settings.gpus, self._engine.now_s)
             delay_s = settings.boot_s * (1 + settings.boot_spread * (2 * self._random.random() - 1))
-            self._engine.after(delay_s, self._up)
+            self._engine.after(delay_s, self._up, memory_bytes)
 
-    def _up(self) -> None:
+    def _up(self, memory_bytes: int) -> None:
         self.booting -= 1
-        host = SimHost(self._number, self._settings.gpus, self._settings.memory_bytes(self._number))
+        host = SimHost(self._number, self._settings.gpus, self._settings.memory_bytes(self._number, memory_bytes))
         self._number += 1
         self.hosts[host.number] = self._by_free[host.free][host.number] = host
         self._ledger.move(GpuState.BOOT, GpuState.IDLE, host.gpus, self._engine.now_s)

@@ -21,7 +21,10 @@ _T95: Final = (
 
 @dataclass(frozen=True, slots=True)
 class SeedResult:
-    """One policy under one seed. `starts_s`: of all GPU cells, ascending."""
+    """One policy under one seed. `starts_s`: of all GPU cells, ascending.
+
+    `late`: of those that were not interactive, how many by the part that took longest; empty if nobody counted.
+    """
 
     seed: int
     gpus_provisioned: float
@@ -33,6 +36,7 @@ class SeedResult:
     decisions: int
     preparations: dict[str, int]
     processor_s: float
+    late: dict[str, int]
 
     def share_within(self, limit_s: float) -> float:
         """Of all GPU cells, those that started within `limit_s`; 1 if there was none."""
@@ -52,6 +56,17 @@ class Estimate:
     half_width: float
 
 
+def estimate_of(values: Sequence[float]) -> Estimate:
+    """Mean and interval of values that are independent of each other; there must be one."""
+    mean = math.fsum(values) / len(values)
+    if len(values) < 2:
+        return Estimate(mean, 0.0)
+    deviation = math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (len(values) - 1))
+    freedom = len(values) - 1
+    factor = _T95[freedom - 1] if freedom <= len(_T95) else 1.96
+    return Estimate(mean, factor * deviation / math.sqrt(len(values)))
+
+
 @dataclass(frozen=True, slots=True)
 class Result:
     """One policy on one workload at one number of sessions, over all seeds."""
@@ -63,14 +78,7 @@ class Result:
 
     def estimate(self, value: Callable[[SeedResult], float]) -> Estimate:
         """Mean and interval of one figure of each seed."""
-        values = [value(seed) for seed in self.seeds]
-        mean = math.fsum(values) / len(values)
-        if len(values) < 2:
-            return Estimate(mean, 0.0)
-        deviation = math.sqrt(math.fsum((x - mean) ** 2 for x in values) / (len(values) - 1))
-        freedom = len(values) - 1
-        factor = _T95[freedom - 1] if freedom <= len(_T95) else 1.96
-        return Estimate(mean, factor * deviation / math.sqrt(len(values)))
+        return estimate_of([value(seed) for seed in self.seeds])
 
     def starts_s(self) -> list[float]:
         """Of all seeds together, ascending."""
@@ -86,6 +94,18 @@ class Result:
         return {
             key: sum(seed.preparations[key] for seed in self.seeds) / len(self.seeds)
             for key in self.seeds[0].preparations}
+
+    def saving_against(self, other: Result) -> Estimate:
+        """GPU time not provisioned, against another policy under the same people: over the seeds that both have."""
+        theirs = {seed.seed: seed.gpus_provisioned for seed in other.seeds}
+        savings = [1.0 - seed.gpus_provisioned / theirs[seed.seed] for seed in self.seeds if seed.seed in theirs]
+        return estimate_of(savings)
+
+    def late_shares(self) -> dict[str, float]:
+        """Of all GPU cells of all seeds, those that were not interactive, by the part that took longest."""
+        cells = sum(len(seed.starts_s) for seed in self.seeds)
+        parts = sorted({part for seed in self.seeds for part in seed.late})
+        return {part: sum(seed.late.get(part, 0) for seed in self.seeds) / max(1, cells) for part in parts}
 
     @property
     def events_per_s(self) -> float:

@@ -51,7 +51,7 @@ def simulate_seed(model: Model, policy: str, sessions: int, seed: int, streams: 
     pinned = max(1, math.ceil(whole / model.hosts.gpus)) * model.hosts.gpus
     return SeedResult(
         seed, provisioned, pinned, gpu_seconds, sorted(world.starts_s), world.refusals, world.pool.boots,
-        world.policy.decisions, world.policy.preparations(), processor_s,
+        world.policy.decisions, world.policy.preparations(), processor_s, world.policy.late(),
     )
 
 

@@ -62,6 +62,10 @@ class Policy(Protocol):
         """What became of preparations, by word; empty if the policy makes none."""
         ...
 
+    def late(self) -> dict[str, int]:
+        """Starts since the warm-up that were not interactive, by the part that took longest; empty if not counted."""
+        ...
+
 
 class World:
     """What is the same whatever the policy."""

@@ -25,7 +25,15 @@ def test_json_is_one_object_for_each_policy_and_number(capsys: pytest.CaptureFix
 def test_all_policies_are_one_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*QUICK, "-n", "4", "-p", "all"]) == exits.DONE
     out = capsys.readouterr().out
-    assert all(name in out for name in ("looseleaf", "pinned", "notebookos", "modal", "naive"))
+    assert all(name in out for name in ("looseleaf", "pinned", "notebookos", "modal", "naive", "saved to modal"))
+
+
+def test_limits_of_the_scheduler_can_be_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    gpus = []
+    for limits in ((), ("--limit", "hosts_min=3", "--limit", "prepare_stage_max=host_ready")):
+        assert main([*QUICK, "-n", "4", "--json", *limits]) == exits.DONE
+        gpus.append(json.loads(capsys.readouterr().out)["gpus_provisioned"])
+    assert gpus == [8.0, 24.0]
 
 
 @pytest.mark.slow
@@ -48,7 +56,7 @@ def test_recorded_runs_have_their_own_number_of_sessions(tmp_path: Path, capsys:
 
 @pytest.mark.parametrize(("args", "reason"), [
     (["--workload", "w3"], "WORKLOAD_UNKNOWN"), (["--policy", "luck"], "POLICY_UNKNOWN"),
-    (["--without", "luck"], "ABLATION_UNKNOWN"),
+    (["--without", "luck"], "ABLATION_UNKNOWN"), (["--limit", "luck=1"], "LIMIT_UNKNOWN"),
 ])  # fmt: skip
 def test_word_that_nobody_knows_is_wrong_usage(
     capsys: pytest.CaptureFixture[str], args: list[str], reason: str

@@ -19,16 +19,22 @@ def report(path: Path, cells: list[CellRecord]) -> Path:
     return path
 
 
-def gpu_cell(number: int, path: str = "prepared") -> CellRecord:
+def gpu_cell(number: int, path: str, prepare_ms: float) -> CellRecord:
     return CellRecord(
-        str(number), "gpu", path=path, prepare_ms=100.0 + number, start_ms=205.0, save_ms=10.0, run_s=1.0)
+        str(number), "gpu", path=path, prepare_ms=prepare_ms, start_ms=205.0, save_ms=10.0, run_s=1.0)
 
 
-def test_measured_times_replace_the_models(tmp_path: Path, w1: Model) -> None:
-    cells = [CellRecord("0"), *(gpu_cell(number) for number in range(1, 41))]
+def cells_of(path: str, count: int, prepare_ms: float) -> list[CellRecord]:
+    return [gpu_cell(number, path, prepare_ms + number) for number in range(1, count + 1)]
+
+
+def test_measured_times_replace_the_models_each_from_the_cells_that_tell_it(tmp_path: Path, w1: Model) -> None:
+    # What a warm or prepared cell had left to prepare, or prepared last, is no whole preparation.
+    cells = [CellRecord("0"), *cells_of("cold", 40, 100.0), *cells_of("warm", 99, 0.0), *cells_of("prepared", 99, 1.0)]
     mechanism = calibrated(w1, report(tmp_path / "report.json", cells)).mechanism
     assert mechanism.prepare_median_s == pytest.approx(0.1205)
     assert (mechanism.prepare_p95_s, mechanism.prepare_max_s) == pytest.approx((0.138, 0.140))
+    assert mechanism.refresh_s == pytest.approx(0.050)
     assert (mechanism.save_median_s, mechanism.save_sigma) == pytest.approx((0.010, 0.0))
     assert mechanism.attach_s == pytest.approx(0.2)
     assert "attach 0.200 s" in fitted(mechanism) and "context and copy" in fitted(w1.mechanism)
@@ -36,11 +42,13 @@ def test_measured_times_replace_the_models(tmp_path: Path, w1: Model) -> None:
     assert calibrated(w1, tmp_path / "report.json").changed(attach_s=0.7).mechanism.attach_s == 0.7
 
 
-def test_what_few_cells_tell_stays_as_it_was(tmp_path: Path, w1: Model) -> None:
-    cells = [gpu_cell(number, path="cold") for number in range(30)]
-    mechanism = calibrated(w1, report(tmp_path / "report.json", cells)).mechanism
-    assert mechanism.attach_s is None
-    assert mechanism.prepare_median_s != w1.mechanism.prepare_median_s
+@pytest.mark.parametrize("told", ["cold", "warm", "prepared"])
+def test_what_few_cells_tell_stays_as_it_was(tmp_path: Path, w1: Model, told: str) -> None:
+    cells = [cell for path in ("cold", "warm", "prepared") for cell in cells_of(path, 20 if path == told else 19, 9.0)]
+    ours, theirs = calibrated(w1, report(tmp_path / "report.json", cells)).mechanism, w1.mechanism
+    assert (ours.prepare_median_s != theirs.prepare_median_s) == (told == "cold")
+    assert (ours.refresh_s != theirs.refresh_s) == (told == "warm")
+    assert (ours.attach_s is not None) == (told == "prepared")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"cells": [{}]}', '{"cells": [{"label": "gpu", "save_ms": 1}]}'])

@@ -6,12 +6,13 @@ import pytest
 
 from looseleaf.sim.ledger import GpuState, Ledger
 from looseleaf.sim.results import Result, SeedResult, as_plain, quantile
-from looseleaf.sim.tables import COLUMNS, as_markdown, duration
+from looseleaf.sim.tables import COLUMNS, against, as_markdown, duration, late_rows
 
 
-def seed_of(gpus: float, starts_s: list[float]) -> SeedResult:
+def seed_of(gpus: float, starts_s: list[float], seed: int = 1, late: dict[str, int] | None = None) -> SeedResult:
     return SeedResult(
-        1, gpus, 16, dict.fromkeys(GpuState, 1.0), sorted(starts_s), 0, 3, 100, {"ordered": 4, "used": 3}, 0.01)
+        seed, gpus, 16, dict.fromkeys(GpuState, 1.0), sorted(starts_s), 0, 3, 100,
+        {"ordered": 4, "used": 3, "wasted": 1}, 0.01, late or {})
 
 
 def test_plain_object_has_exactly_the_keys_that_are_promised() -> None:
@@ -31,6 +32,24 @@ def test_plain_object_has_exactly_the_keys_that_are_promised() -> None:
 def test_interval_of_two_seeds_is_that_of_student() -> None:
     estimate = Result("x", "w1", 1, (seed_of(1.0, []), seed_of(3.0, []))).estimate(lambda seed: seed.gpus_provisioned)
     assert (estimate.mean, estimate.half_width) == pytest.approx((2.0, 12.706))
+
+
+def test_saving_against_another_policy_is_of_the_seeds_that_both_have() -> None:
+    ours = Result("looseleaf", "w1", 24, (seed_of(8.0, [], 1), seed_of(4.0, [], 2), seed_of(1.0, [], 3)))
+    theirs = Result("modal", "w1", 24, (seed_of(16.0, [], 2), seed_of(16.0, [], 1)))
+    saving = ours.saving_against(theirs)
+    assert (saving.mean, saving.half_width) == pytest.approx((0.625, 12.706 * 0.125))
+    elsewhere = Result("modal", "long", 24, theirs.seeds)
+    assert against(ours, [elsewhere, ours, theirs]) == ["-", "62.5 ±158.8 %"]
+    assert against(theirs, [ours, theirs]) == ["-", "-"]
+
+
+def test_late_starts_are_told_by_their_longest_part_as_shares_of_all_cells() -> None:
+    seeds = (seed_of(8.0, [0.0] * 5, 1, {"attach": 1}), seed_of(8.0, [0.0] * 5, 2, {"attach": 1, "no GPU": 3}))
+    result = Result("looseleaf", "w1", 24, seeds)
+    assert result.late_shares() == {"attach": 0.2, "no GPU": 0.3}
+    assert late_rows([result, Result("modal", "w1", 24, (seed_of(8.0, [0.0]),))]) == [
+        ["looseleaf", "w1", "24", "no GPU 30.00 %, attach 20.00 %"]]
 
 
 @pytest.mark.parametrize(("share", "value"), [(0.0, 1.0), (0.25, 1.0), (0.5, 2.0), (0.51, 3.0), (1.0, 4.0)])

@@ -7,7 +7,7 @@ with limits to match, since nothing is lost between them.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from itertools import count
 from typing import Any, Final
@@ -16,16 +16,16 @@ from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, Versio
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
 from looseleaf.services.scheduler.core.facts import ExecutionState, Lease, RecipeFacts, WorkerStage
-from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.policy import Scheduler
 from looseleaf.sim.daemon import SimDaemon, SimWorker, attach_s, preparation_s
 from looseleaf.sim.frontend import SimFrontend, recipe_hash, recipe_of
 from looseleaf.sim.ledger import GpuState
+from looseleaf.sim.limits import HEARTBEAT_S, sim_limits
 from looseleaf.sim.pool import SimHost
+from looseleaf.sim.results import INTERACTIVE_S
 from looseleaf.sim.workload import lognormal
 from looseleaf.sim.world import Session, World
 
-HEARTBEAT_S: Final = 30.0
 _EPOCH: Final = Epoch(1)
 
 
@@ -37,7 +37,9 @@ class LooseLeafPolicy:
         self._world = world
         self._mechanism = world.model.mechanism
         leases = count(1)
-        self.core = Scheduler(sim_limits(world), lambda: LeaseId(f"l{next(leases)}"))
+        hosts = world.model.hosts
+        limits = sim_limits(hosts.gpus, hosts.boot_s, dict(world.model.limits))
+        self.core = Scheduler(limits, lambda: LeaseId(f"l{next(leases)}"))
         self._frontend = SimFrontend(world, self._ask)
         self._daemons: dict[HostId, SimDaemon] = {}
         self._requests = count(1)
@@ -50,6 +52,7 @@ class LooseLeafPolicy:
         self._running: dict[int, tuple[SimDaemon, Lease, SimWorker]] = {}
         self._last_gpu_cell: dict[int, int] = {}
         self._ordered = self._used = 0
+        self._late: Counter[str] = Counter()
         self._by_action: dict[type, Callable[[Any], None]] = {
             act.GrantLease: self._grant,
             act.NotifyLease: self._start,
@@ -211,12 +214,16 @@ class LooseLeafPolicy:
         worker = daemon.workers.get(lease.worker_id) or daemon.arriving.get(lease.session_id)
         self._used += worker is not None and worker.source_hash == source_hash
         # What is under way goes on, also if it has to be done again for this cell.
-        delay_s = max(0.0, worker.ready_at_s - now_s) if worker is not None else 0.0
-        delay_s += preparation_s(self._mechanism, worker, source_hash, session)
+        under_way_s = max(0.0, worker.ready_at_s - now_s) if worker is not None else 0.0
+        prepare_s = preparation_s(self._mechanism, worker, source_hash, session)
+        new = worker is None
         if worker is None:
             worker = self._new_worker(daemon, session)
-        delay_s += attach_s(
+        attaches_s = attach_s(
             self._mechanism, worker, lease.gpu_indices, source_hash, self._last_gpu_cell.get(session.index, 0))
+        delay_s = under_way_s + prepare_s + attaches_s
+        self._count_late(session, delay_s, {
+            "new worker" if new else "other recipe": prepare_s, "under way": under_way_s, "attach": attaches_s})
         daemon.lease(lease, worker)
         daemon.load(worker, lease.gpu_indices, source_hash, session.cell.closure_bytes)
         worker.source_hash, worker.version = source_hash, Version(session.number)
@@ -227,6 +234,16 @@ class LooseLeafPolicy:
             self._world.engine.after(delay_s, self._started, session)
         else:
             self._started(session)
+
+    def _count_late(self, session: Session, delay_s: float, parts: dict[str, float]) -> None:
+        """Notes why the session's cell will not start within a second, if so; "no GPU": it waited for one."""
+        assert session.waits_since_s is not None
+        waited_s = self._world.engine.now_s - session.waits_since_s
+        if session.waits_since_s < self._world.warmup_s:
+            return
+        if waited_s + delay_s + self._mechanism.messages_s > INTERACTIVE_S:
+            parts["no GPU"] = waited_s
+            self._late[max(parts, key=parts.__getitem__)] += 1
 
     def _started(self, session: Session) -> None:
         daemon, lease, worker = self._running[session.index]
@@ -263,21 +280,9 @@ class LooseLeafPolicy:
         """Orders carried out, and runs that found theirs done or under way; an order that was superseded is wasted."""
         return {"ordered": self._ordered, "used": self._used, "wasted": self._ordered - self._used}
 
-
-def sim_limits(world: World) -> Limits:
-    """The service's defaults but for what follows.
-
-    Times fit rare heartbeats and starts without an import cache. Hosts follow the peak of the last 5 minutes and a
-    quarter, without a host in reserve. All sessions are of one tenant, which may use the whole pool. Host memory bounds
-    prepared workers: 8 GPUs' host keeps 64 of 0.5 GiB in the median. Workers may be prepared up to device_ready.
-    """
-    return Limits(
-        heartbeat_suspect_s=3 * HEARTBEAT_S, heartbeat_dead_s=10 * HEARTBEAT_S, start_timeout_s=3600.0,
-        news_at_once_max=0, hosts_min=1, hosts_max=10_000, headroom_hosts=0, headroom_share=0.25,
-        gpus_per_host=world.model.hosts.gpus,
-        boot_timeout_s=10 * world.model.hosts.boot_s, prepare_stage_max=WorkerStage.DEVICE_READY,
-        tenant_speculation_share=1.0, prepared_max_per_host=64, stop_heartbeats=0,
-    )
+    def late(self) -> dict[str, int]:
+        """By "new worker", "other recipe" (of its worker), "under way" (a preparation), "attach" and "no GPU"."""
+        return dict(self._late)
 
 
 def execution_of(session: Session) -> ExecutionId:

@@ -24,7 +24,7 @@ class ModalPolicy:
         self._settings = world.model.modal
         self._slots = Slots(world, self.run_pressed)
         gpus = world.model.hosts.gpus
-        self._hosts = HostsByDemand(world, lambda: max(1, math.ceil(self._slots.demand() / gpus)))
+        self._hosts = HostsByDemand(world, self._slots, lambda: max(1, math.ceil(self._slots.demand() / gpus)))
         # Session -> the number of the cell after which its container idles.
         self._idle_after: dict[int, int] = {}
 
@@ -70,4 +70,8 @@ class ModalPolicy:
 
     def preparations(self) -> dict[str, int]:
         """None are made."""
+        return {}
+
+    def late(self) -> dict[str, int]:
+        """Not counted."""
         return {}

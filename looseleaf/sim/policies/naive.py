@@ -22,7 +22,7 @@ class NaivePolicy:
         self._world = world
         self._slots = Slots(world, self.run_pressed)
         gpus = world.model.hosts.gpus
-        self._hosts = HostsByDemand(world, lambda: max(1, math.ceil(self._slots.demand() / gpus)))
+        self._hosts = HostsByDemand(world, self._slots, lambda: max(1, math.ceil(self._slots.demand() / gpus)))
 
     def begin(self) -> None:
         """One host."""
@@ -58,4 +58,8 @@ class NaivePolicy:
 
     def preparations(self) -> dict[str, int]:
         """None are made."""
+        return {}
+
+    def late(self) -> dict[str, int]:
+        """Not counted."""
         return {}

@@ -25,7 +25,7 @@ class NotebookOsPolicy:
         self._world = world
         self._settings = world.model.notebookos
         self._slots = Slots(world, self.run_pressed)
-        self._hosts = HostsByDemand(world, self._target)
+        self._hosts = HostsByDemand(world, self._slots, self._target)
         self._replicas: dict[int, list[SimHost]] = {}
 
     def _target(self) -> int:
@@ -83,4 +83,8 @@ class NotebookOsPolicy:
 
     def preparations(self) -> dict[str, int]:
         """None are made."""
+        return {}
+
+    def late(self) -> dict[str, int]:
+        """Not counted."""
         return {}

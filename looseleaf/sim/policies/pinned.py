@@ -48,3 +48,7 @@ class PinnedPolicy:
     def preparations(self) -> dict[str, int]:
         """None are made."""
         return {}
+
+    def late(self) -> dict[str, int]:
+        """Not counted."""
+        return {}

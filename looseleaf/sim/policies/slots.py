@@ -60,16 +60,28 @@ class Slots:
                 waiting.rotate(1)
                 return
 
+    def unheld_bytes(self) -> int:
+        """Memory a GPU for the first of those who wait that no host holds, empty or not; 0 if there is none."""
+        hosts = self._world.pool.hosts.values()
+        for session in self.waiting:
+            if not any(host.holds(session.cell) for host in hosts):
+                return -(-session.cell.closure_bytes // session.cell.gpu_count)
+        return 0
+
     def demand(self) -> int:
         """GPUs that slots hold or runs wait for."""
         return self._world.pool.in_use() + sum(session.cell.gpu_count for session in self.waiting)
 
 
 class HostsByDemand:
-    """Keeps as many hosts as `target()` says: more at once, fewer after `off_delay_s`, the emptiest drained first."""
+    """Keeps as many hosts as `target()` says: more at once, fewer after `off_delay_s`, the emptiest drained first.
 
-    def __init__(self, world: World, target: Callable[[], int]) -> None:
+    One of the right kind is started for a cell that none of them holds.
+    """
+
+    def __init__(self, world: World, slots: Slots, target: Callable[[], int]) -> None:
         self._world = world
+        self._slots = slots
         self._target = target
         self._over_s = 0.0
 
@@ -81,6 +93,9 @@ class HostsByDemand:
     def _tick(self) -> None:
         pool, settings = self._world.pool, self._world.model.hosts
         self._world.engine.after(settings.tick_s, self._tick)
+        unheld_bytes = self._slots.unheld_bytes()
+        if unheld_bytes and not pool.booting:
+            pool.boot(1, unheld_bytes)
         surplus = len(pool.hosts) + pool.booting - self._target()
         if surplus <= 0:
             self._over_s = 0.0
