@@ -27,3 +27,13 @@ def scrubbed(environ: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]
         elif not name.startswith("LOOSELEAF_"):
             withheld[name] = value
     return kept, withheld
+
+
+def with_gpus_shown(environment: Mapping[str, str]) -> dict[str, str]:
+    """Without a CUDA_VISIBLE_DEVICES that hides every GPU, on a host that lends real ones (import-cache study §3.2).
+
+    A daemon that was started from a notebook has it. Modules that choose a back end when they are imported would choose
+    none, for every worker; what a worker may use is said at its attach.
+    """
+    hidden = environment.get("LOOSELEAF_DEVICE") == "cuda" and environment.get("CUDA_VISIBLE_DEVICES") == ""
+    return {name: value for name, value in environment.items() if not (hidden and name == "CUDA_VISIBLE_DEVICES")}

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,9 +18,10 @@ import structlog
 from looseleaf.environment import Environment
 from looseleaf.errors import LooseLeafError, Timeout, Unavailable
 from looseleaf.protocol import fields
+from looseleaf.services.worker_daemon.core.base_imports import BaseImports
 from looseleaf.services.worker_daemon.core.restart_pause import RestartPause
 from looseleaf.services.worker_daemon.reaper import Reaper, describe_exit
-from looseleaf.services.worker_daemon.scrubbed_env import scrubbed
+from looseleaf.services.worker_daemon.scrubbed_env import scrubbed, with_gpus_shown
 from looseleaf.services.worker_daemon.zygote_channel import ZygoteChannel
 
 log = structlog.get_logger()
@@ -37,6 +38,8 @@ LIVED_S_MIN = 60.0
 STAT_TIMEOUT_S = 2.0
 # Before a base, whose end costs everybody, is ended for it.
 STATS_UNANSWERED_MAX = 2
+# Of a start's limit, for one import: one that hangs twice is left out before a cluster's start is given up.
+IMPORT_SHARE = 3 / 8
 # Zygotes compute nothing; one thread each means no thread pool is lost at a fork. Workers raise it by API.
 SINGLE_THREADED = dict.fromkeys(
     ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"
@@ -63,12 +66,12 @@ def python_flags(user_site: bool) -> list[str]:
     return ["-P"] if user_site else ["-P", "-s"]
 
 
-def import_seconds(ready: dict[str, Any]) -> dict[str, float]:
-    """What a `READY` says of its imports, in their order."""
+def import_seconds(told: Iterable[Any]) -> dict[str, float]:
+    """What a `READY` says of its `imports`, or a worker of those that it added, in their order."""
     found = {}
-    for item in fields.sequence(ready, "imports"):
-        told = dict(item)
-        found[fields.text(told, "name")] = fields.number(told, "seconds")
+    for item in told:
+        row = dict(item)
+        found[fields.text(row, "name")] = fields.number(row, "seconds")
     return found
 
 
@@ -96,18 +99,25 @@ class Zygote:
         self._exited: asyncio.Future[int] | None = None
         self._was_ready = False
         self._serving_since_s = 0.0
-        # The import at which the last start ended or was late.
-        self._failed_at = ""
+        self._base = BaseImports(settings.imports)
         self._pause = RestartPause(RESTART_DELAY_S_MIN, RESTART_DELAY_S_MAX, LIVED_S_MIN)
         self._stats_unanswered = 0
         self._keeper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Execs it and waits until it is ready; keeps it alive from then on.
+        """Execs it and waits until it is ready, without imports that make a start fail; keeps it alive from then on.
 
-        Raises Timeout `ZYGOTE_TIMEOUT` or Unavailable `ZYGOTE_FAILED`; then no process is left.
+        Raises Timeout `ZYGOTE_TIMEOUT` or Unavailable `ZYGOTE_FAILED` if a start failed for another reason, or at one
+        import after the other; then no process is left.
         """
-        await self._start()
+        for starts_left in range(self._base.starts_max - 1, -1, -1):
+            try:
+                await self._start()
+                break
+            except LooseLeafError as error:
+                if not self._blame(error) or not starts_left:
+                    raise
+                log.error("zygote_start_failed", reason=error.reason, text=error.message)
         self._keeper = asyncio.create_task(self._keep_alive(), context=Context())
 
     def begin(self) -> None:
@@ -119,8 +129,9 @@ class Zygote:
         began_s = time.monotonic()
         channel = self._exec()
         try:
-            ready = await channel.ready(self.settings.start_timeout_s)
-            self.seconds = import_seconds(ready)
+            limit_s = self.settings.start_timeout_s
+            ready = await channel.ready(limit_s, IMPORT_SHARE * limit_s)
+            self.seconds = import_seconds(fields.sequence(ready, "imports"))
             self.imports = tuple(self.seconds)
             self.modules = frozenset(fields.texts(ready, "modules", []))
             self.private_bytes = fields.integer(ready, "private_bytes", 0)
@@ -134,7 +145,8 @@ class Zygote:
             raise type(error)(error.reason, text, **error.fields) from error
         self._channel = channel
         self._serving.set()
-        self._was_ready, self._failed_at = True, ""
+        self._was_ready = True
+        self._base.served()
         self._serving_since_s, self._stats_unanswered = time.monotonic(), 0
         self.on_ready()
         log.info(
@@ -159,7 +171,7 @@ class Zygote:
                     stdin=subprocess.DEVNULL,
                     stdout=log_file,
                     stderr=log_file,
-                    env={**scrubbed(os.environ)[0], **SINGLE_THREADED, **self.settings.env},
+                    env=with_gpus_shown({**scrubbed(os.environ)[0], **SINGLE_THREADED, **self.settings.env}),
                     start_new_session=True,
                 )
         except OSError as error:
@@ -225,25 +237,22 @@ class Zygote:
             await self._start()
         except LooseLeafError as error:
             log.error("zygote_restart_failed", reason=error.reason, text=error.message)
-            self._blame(str(error.fields.get("culprit", "")), str(error.fields.get("name", "")))
+            self._blame(error)
             return False
         except Exception:
             log.exception("zygote_restart_failed")
             return False
         return True
 
-    def _blame(self, culprit: str, name: str) -> None:
-        """After a start that failed because of `culprit`, or ended or was late at `name`: the host may be why, once."""
-        if culprit or name == self._failed_at:
-            self._do_without(culprit or name)
-        self._failed_at = name
-
-    def _do_without(self, name: str) -> None:
-        """The next start leaves out the import at which the last one failed: a base with less serves, none does not."""
-        if name in self.settings.imports:
-            log.warning("base_import_dropped", name=name)
-            left = tuple(other for other in self.settings.imports if other != name)
-            self.settings = replace(self.settings, imports=left)
+    def _blame(self, error: LooseLeafError) -> bool:
+        """Whether the next start may go better: a base with less serves, none does not."""
+        before = self._base.left
+        hopeful = self._base.blame(str(error.fields.get("culprit", "")), str(error.fields.get("name", "")))
+        if self._base.left != before:
+            dropped = [name for name in before if name not in self._base.left]
+            log.warning("base_import_dropped", names=dropped, why=error.message, left=list(self._base.left))
+            self.settings = replace(self.settings, imports=self._base.left)
+        return hopeful
 
     async def fork(
         self, title: str, env: dict[str, str], fds: Sequence[int], kind: str = "worker", imports: Sequence[str] = ()

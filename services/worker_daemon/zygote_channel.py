@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 from collections.abc import Sequence
 from typing import Any
@@ -36,8 +37,9 @@ class ZygoteChannel:
         self._closed = False
         # A zygote answers one request at a time; what waits for its turn has not been sent.
         self._turn = asyncio.Lock()
-        # The import that it is at, before it is ready: what is late or ends then does so at this one.
+        # The import that it is at, before it is ready: what is late or ends then does so at this one. Since when.
         self.importing = ""
+        self._importing_since_s = 0.0
         self._loop.add_reader(sock, self._read)
 
     @property
@@ -45,10 +47,21 @@ class ZygoteChannel:
         """No zygote answers here any more."""
         return self._closed
 
-    async def ready(self, timeout_s: float) -> Message:
-        """The zygote's `READY`. Raises Unavailable `ZYGOTE_FAILED`, Timeout `ZYGOTE_TIMEOUT`; in both `name` is the
-        import that it was at, empty if it was at none."""
-        return await self._answer(NO_REQUEST, timeout_s)
+    async def ready(self, timeout_s: float, import_timeout_s: float = math.inf) -> Message:
+        """The zygote's `READY`, which may take so long, and each import before it so long.
+
+        Raises Unavailable `ZYGOTE_FAILED`, Timeout `ZYGOTE_TIMEOUT`; in both `name` is the import that it was at, empty
+        if it was at none.
+        """
+        answer, limit_s = self._answers[NO_REQUEST], self._loop.time() + timeout_s
+        while not answer.done():
+            import_limit_s = self._importing_since_s + import_timeout_s if self.importing else math.inf
+            left_s = min(limit_s, import_limit_s) - self._loop.time()
+            if left_s <= 0:
+                break
+            # An import that has begun meanwhile has its own limit.
+            await asyncio.wait({answer}, timeout=min(left_s, import_timeout_s))
+        return await self._answer(NO_REQUEST, 0.0, timeout_s if self._loop.time() >= limit_s else import_timeout_s)
 
     @property
     def busy(self) -> bool:
@@ -78,11 +91,11 @@ class ZygoteChannel:
                 raise Unavailable("ZYGOTE_FAILED", f"no worker could be asked for: {error}") from error
             return await self._answer(request_id, timeout_s)
 
-    async def _answer(self, request_id: int, timeout_s: float) -> Message:
+    async def _answer(self, request_id: int, timeout_s: float, waited_s: float = 0.0) -> Message:
         try:
             return await asyncio.wait_for(self._answers[request_id], timeout_s)
         except TimeoutError:
-            text = f"the process that workers are forked from did not answer in {timeout_s:g} s"
+            text = f"the process that workers are forked from did not answer in {waited_s or timeout_s:g} s"
             raise Timeout("ZYGOTE_TIMEOUT", text + self._where(), name=self.importing) from None
         finally:
             self._answers.pop(request_id, None)
@@ -107,7 +120,7 @@ class ZygoteChannel:
 
     def _take(self, message: Message) -> None:
         if message["t"] == "IMPORTING":
-            self.importing = str(message.get("name", ""))
+            self.importing, self._importing_since_s = str(message.get("name", "")), self._loop.time()
             return
         if message["t"] == "READY":
             self.importing = ""

@@ -85,7 +85,7 @@ class ZygoteNode:
         return node
 
     def _take(self, ready: dict[str, Any]) -> None:
-        self.seconds = import_seconds(ready)
+        self.seconds = import_seconds(fields.sequence(ready, "imports"))
         self.modules = frozenset(fields.texts(ready, "modules", []))
         self.private_bytes = fields.integer(ready, "private_bytes", 0)
 

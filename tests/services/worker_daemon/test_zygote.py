@@ -92,6 +92,27 @@ async def test_start_that_fails_says_why_and_leaves_no_process(
     assert "the fake zygote says" in (tmp_path / "zygote.log").read_text()
 
 
+@pytest.mark.parametrize(
+    ("how", "imports"),
+    [("unclean:math", ("json",)), ("crash:math", ("json",)), ("unclean:json,math", ("numpy",))],
+)
+async def test_first_start_goes_without_the_imports_that_make_it_fail(
+    new_zygote: NewZygote, how: str, imports: tuple[str, ...]
+) -> None:
+    zygote = await within(new_zygote(how))
+    assert zygote.imports == imports
+    _pid, channel = await within(fork(zygote))
+    channel.close()
+
+
+async def test_first_start_goes_without_an_import_that_hangs(
+    new_zygote: NewZygote, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(zygote_module, "IMPORT_SHARE", 0.001)
+    zygote = await within(new_zygote("stuck:math"))
+    assert zygote.imports == ("json",)
+
+
 async def test_start_that_takes_too_long_is_given_up(new_zygote: NewZygote) -> None:
     with pytest.raises(Timeout, match="ZYGOTE_TIMEOUT"):
         await within(new_zygote("mute", start_timeout_s=0.05))

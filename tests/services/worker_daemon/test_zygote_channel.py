@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator
 from typing import Any
@@ -51,6 +52,22 @@ async def test_import_at_which_a_start_ends_or_is_late_is_named(ends: Ends, ends
     error = await failure(ends)
     assert isinstance(error, Unavailable if ends_there else Timeout)
     assert error.fields["name"] == "tqdm" and "it was importing tqdm" in error.message
+
+
+async def test_import_has_a_limit_of_its_own_that_begins_with_it(ends: Ends) -> None:
+    ends.say({"t": "IMPORTING", "name": "numpy"})
+    waiting = asyncio.create_task(ends.channel.ready(1000.0, 0.01))
+    with pytest.raises(Timeout, match="0.01 s; it was importing numpy"):
+        await waiting
+
+
+async def test_zygote_that_is_at_no_import_has_the_whole_time(ends: Ends) -> None:
+    waiting = asyncio.create_task(ends.channel.ready(1000.0, 0.0))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    ends.say(READY)
+    assert (await waiting)["t"] == "READY"
 
 
 async def test_zygote_that_was_ready_blames_no_import(ends: Ends) -> None:
