@@ -156,9 +156,11 @@ class Restorer:
         importlib.invalidate_caches()
         failed = []
         took_s: dict[str, float] = {}
-        for name in imports:
+        lacking = [name for name in imports if sys.modules.get(name) is None]
+        for name in lacking:
             if sys.modules.get(name) is not None:
-                continue
+                continue  # it came with another one
+            self._tracker.on_import(name)
             began_s = time.monotonic()
             try:
                 importlib.import_module(name)
@@ -168,6 +170,8 @@ class Restorer:
                 failed.append((name, shown(error)))
             else:
                 took_s[name] = time.monotonic() - began_s
+        if lacking:
+            self._tracker.on_import("")
         return tuple(failed), took_s
 
     def _load(self, wanted: list[str], loader: Loader) -> tuple[list[str], list[Unsaved]]:

@@ -63,6 +63,8 @@ class StateTracker:
         self.saved_bindings: dict[str, int] = {}
         # Called by each save when all that may be broken off is done: what follows commits and renews these tables.
         self.on_commit: Callable[[], None] = lambda: None
+        # Called by a restore with the name of each module before it imports it, and with an empty one after the last.
+        self.on_import: Callable[[str], None] = lambda _name: None
         # Entered while a save binds variables anew: values for stand-ins.
         self.rebinding: Callable[[], AbstractContextManager[None]] = nullcontext
         # What a save for some variables may still spend on the others.

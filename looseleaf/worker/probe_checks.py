@@ -6,6 +6,7 @@ The verdicts' words are those of `Verdict` in the daemon's core/zygote_facts.py.
 from __future__ import annotations
 
 import ctypes
+import logging
 import os
 import re
 import signal
@@ -20,9 +21,16 @@ from typing import Any, Final
 FORBIDDEN_MODULES: Final = ("grpc", "tensorflow", "ray")
 CUDA_DRIVER: Final = "libcuda.so.1"
 _CUDA_ERROR_NOT_INITIALIZED: Final = 3
+# What torch, the runtime and the driver's users say where that is why.
+_SPOILED_SIGNS: Final = (
+    "re-initialize CUDA in forked", "CUDA error: initialization error", "cudaErrorInitializationError",
+    "CUDA_ERROR_NOT_INITIALIZED",
+)
 # NVML opens the other device files too; this one only CUDA.
 _CUDA_DEVICE: Final = "/dev/nvidia-uvm"
 _SHARED_KINDS: Final = ("socket:", "pipe:", "anon_inode:", "/dev/nvidia", "/dev/dri/")
+
+log = logging.getLogger("looseleaf.worker")
 
 Finding = tuple[str, str]
 
@@ -80,15 +88,35 @@ def driver_initialised() -> bool:
 
     `torch.cuda.is_initialized()` says no after a mere `cudaGetDeviceCount`, which spoils every fork as well.
     """
-    try:
-        driver = ctypes.CDLL(CUDA_DRIVER, mode=os.RTLD_NOLOAD)
-    except OSError:
-        return False  # nobody loaded it
+    driver = _loaded_driver()
     count_devices = getattr(driver, "cuDeviceGetCount", None)
     if count_devices is None:
         return False
     count = ctypes.c_int()
     return int(count_devices(ctypes.byref(count))) != _CUDA_ERROR_NOT_INITIALIZED
+
+
+def cuda_is_spoiled(error: str) -> bool:
+    """Whether this process, after a cell whose error has this text, cannot use CUDA because of where it was forked.
+
+    A process that the cell forked itself, such as a loader of data, raises the same texts; this one can use CUDA then.
+    """
+    if any(sign in error for sign in _SPOILED_SIGNS) and _loaded_driver() is not None and not driver_initialised():
+        return True
+    try:
+        return in_bad_fork()
+    except Exception as fault:
+        # A person's own `torch`, whatever it is, must not cost the cell's save.
+        log.warning("torch_not_asked error=%s", type(fault).__name__)
+        return False
+
+
+def _loaded_driver() -> ctypes.CDLL | None:
+    """The CUDA driver, if something here has loaded it."""
+    try:
+        return ctypes.CDLL(CUDA_DRIVER, mode=os.RTLD_NOLOAD)
+    except OSError:
+        return None
 
 
 def in_bad_fork() -> bool:

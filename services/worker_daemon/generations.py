@@ -6,7 +6,7 @@ Each generation is a base and what the import cache forks from it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from contextvars import Context
 from typing import Any, Final
@@ -14,7 +14,8 @@ from typing import Any, Final
 import structlog
 
 from looseleaf.environment import Environment
-from looseleaf.errors import Unavailable
+from looseleaf.errors import LooseLeafError, Unavailable
+from looseleaf.services.worker_daemon.core import zygote_events as ev
 from looseleaf.services.worker_daemon.core.generations import Action, GenerationRules, StartZygote
 from looseleaf.services.worker_daemon.core.zygote_nodes import TreeKey
 from looseleaf.services.worker_daemon.import_cache import ForkRequest, ImportCache
@@ -31,11 +32,14 @@ class ZygoteGenerations:
     """Forks workers from packages as they are installed now.
 
     `new_zygote` makes a base that is not started, with these imports besides the configured ones; `cache` forks further
-    zygotes from it, and workers.
+    zygotes from it, and workers. `python` and `tenant`: of all its trees, as in TreeKey.
     """
 
-    def __init__(self, new_zygote: Callable[[tuple[str, ...]], Zygote], cache: ImportCache) -> None:
+    def __init__(
+        self, new_zygote: Callable[[tuple[str, ...]], Zygote], cache: ImportCache, python: str = "", tenant: str = ""
+    ) -> None:
         self.cache = cache
+        self._python, self._tenant = python, tenant
         self._new_zygote = new_zygote
         self._rules = GenerationRules()
         self._zygotes: dict[int, Zygote] = {}
@@ -55,10 +59,14 @@ class ZygoteGenerations:
         self.cache.start()
         self._watcher = asyncio.create_task(self._watch(), context=Context())
 
+    def _key(self, number: int) -> TreeKey:
+        return TreeKey(number, self._python, self._tenant)
+
     def _add(self, number: int) -> Zygote:
         # What the tree before it had learned.
-        key, before = TreeKey(number), TreeKey(number - 1)
+        key, before = self._key(number), self._key(number - 1)
         learned = self.cache.learned(before)
+        log.info("tree_opened", generation=number, python=key.python, tenant=key.tenant, learned=list(learned))
         zygote = self._zygotes[number] = self._new_zygote(tuple(learned))
         self.cache.open(key, zygote, learned, before)
 
@@ -99,7 +107,7 @@ class ZygoteGenerations:
         if self._stopped:
             raise Unavailable("ZYGOTE_DOWN", "this host is being stopped; nothing was run")
         number = self._rules.fork_began()
-        request = self.cache.request(TreeKey(number), imports)
+        request = self.cache.request(self._key(number), imports)
         try:
             yield request
         finally:
@@ -107,9 +115,22 @@ class ZygoteGenerations:
             self._carry_out(self._rules.fork_ended(number))
 
     def failed(self, pid: int, error: BaseException) -> None:
-        """What was asked of a worker failed: its zygote is given up if it is why the worker cannot use CUDA."""
+        """What was asked of a worker failed: its zygote is given up if it is why the worker cannot use CUDA.
+
+        An import at which the worker ended or was late is kept out of zygotes for a while.
+        """
         if is_poison(error):
-            self.cache.poisoned(pid)
+            self.spoiled(pid)
+        if isinstance(error, LooseLeafError) and (name := error.fields.get("importing")):
+            self.cache.tell(ev.Doubted(self._key(self._rules.newest.number), str(name)))
+
+    def spoiled(self, pid: int) -> None:
+        """A worker found that it cannot use CUDA because of what its zygote did, which is given up."""
+        self.cache.poisoned(pid)
+
+    def imported(self, seconds: Mapping[str, float]) -> None:
+        """A worker imported what its zygote lacked: such a time is what a zygote that has it would spare."""
+        self.cache.tell(ev.Imported(seconds))
 
     async def _look(self) -> str:
         if self._environment is None:
@@ -131,7 +152,7 @@ class ZygoteGenerations:
                 self._add(action.number).begin()
             else:
                 self.on_evicted()
-                self.cache.close(TreeKey(action.number))
+                self.cache.close(self._key(action.number))
                 self._start(self._zygotes.pop(action.number).stop())
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:

@@ -103,6 +103,21 @@ class Abandoned:
 
 
 @dataclass(frozen=True)
+class Imported:
+    """A worker imported what its zygote lacked; import → what it took."""
+
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Doubted:
+    """A worker ended or was late at this import."""
+
+    key: TreeKey
+    name: str
+
+
+@dataclass(frozen=True)
 class Probed:
     """What a probe for this planned node found; None: it could not run."""
 
@@ -151,8 +166,8 @@ class Sampled:
 
 
 Event = (
-    KeyOpened | BaseReady | BaseDown | KeyClosed | Requested | Forked | ForkFailed | Abandoned | Probed | Built
-    | BuildFailed | NodeDied | Poisoned | Sampled
+    KeyOpened | BaseReady | BaseDown | KeyClosed | Requested | Forked | ForkFailed | Abandoned | Imported | Doubted
+    | Probed | Built | BuildFailed | NodeDied | Poisoned | Sampled
 )  # fmt: skip
 
 # -- actions -----------------------------------------------------------------------------------------------------------

@@ -50,9 +50,15 @@ class TreeLimits:
 
 @dataclass(frozen=True)
 class TreeKey:
-    """Whose processes may share pages: all of one host. `generation`: one environment with its fingerprint."""
+    """Whose processes may share pages; no tree serves two keys.
+
+    `generation`: one environment with its fingerprint; a base tells both when it is ready (`Tree.environment_id`).
+    `python`: the interpreter. `tenant`: whose sessions; empty: shared by all.
+    """
 
     generation: int
+    python: str = ""
+    tenant: str = ""
 
 
 class NodeState(StrEnum):

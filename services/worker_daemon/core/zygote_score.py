@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -12,6 +13,8 @@ from looseleaf.services.worker_daemon.core.zygote_nodes import Node
 IMPORT_TIMES_MAX: Final = 1024
 # What an import is taken to cost until it was measured.
 UNMEASURED_S: Final = 0.1
+# Weight of the newest time that a worker measured.
+_NEWEST_SEEN: Final = 0.25
 # A fork copies the page table: measured 0.03-0.08 ms for each MiB of anonymous memory (study §2.2).
 FORK_S_PER_MIB: Final = 0.00006
 
@@ -30,6 +33,13 @@ class ImportTimes:
             self._seconds.move_to_end(name)
             if len(self._seconds) > IMPORT_TIMES_MAX:
                 self._implied.pop(self._seconds.popitem(last=False)[0], None)
+
+    def seen(self, seconds: Mapping[str, float]) -> None:
+        """Workers measured them, each beside other imports: a known time moves by a part of the difference."""
+        for name, taken_s in seconds.items():
+            known_s = self._seconds.get(name, taken_s)
+            if 0 <= taken_s < math.inf:
+                self.measured({name: known_s + _NEWEST_SEEN * (taken_s - known_s)})
 
     def implies(self, name: str, modules: frozenset[str]) -> None:
         """The import brings these modules along."""

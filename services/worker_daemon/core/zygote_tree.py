@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final
 
 from looseleaf.services.worker_daemon.core import zygote_events as ev
@@ -63,9 +64,10 @@ class ImportCacheRules:
         self._handlers: dict[type[Any], Callable[[Any, float], list[Action]]] = {
             ev.KeyOpened: self._key_opened, ev.BaseReady: self._base_ready, ev.BaseDown: self._base_down,
             ev.KeyClosed: self._key_closed, ev.Requested: self._requested, ev.Forked: self._forked,
-            ev.ForkFailed: self._fork_failed, ev.Abandoned: self._abandoned, ev.Probed: self._probed,
-            ev.Built: self._built, ev.BuildFailed: self._build_failed, ev.NodeDied: self._node_died,
-            ev.Poisoned: self._poisoned, ev.Sampled: self._sampled,
+            ev.ForkFailed: self._fork_failed, ev.Abandoned: self._abandoned, ev.Imported: self._imported,
+            ev.Doubted: self._doubted, ev.Probed: self._probed, ev.Built: self._built,
+            ev.BuildFailed: self._build_failed, ev.NodeDied: self._node_died, ev.Poisoned: self._poisoned,
+            ev.Sampled: self._sampled,
         }  # fmt: skip
 
     def handle(self, event: Event, now_s: float) -> list[Action]:
@@ -313,6 +315,15 @@ class ImportCacheRules:
         return self._kill(victims, KillWhy.EVICTED)
 
     # -- builds --------------------------------------------------------------------------------------------------------
+
+    def _imported(self, event: ev.Imported, now_s: float) -> list[Action]:
+        self.times.seen(dict(islice(event.seconds.items(), IMPORTS_MAX)))
+        return []
+
+    def _doubted(self, event: ev.Doubted, now_s: float) -> list[Action]:
+        if event.key in self.trees:
+            self.trees[event.key].refuse([event.name], Verdict.HANG, now_s)
+        return []
 
     def _probed(self, event: ev.Probed, now_s: float) -> list[Action]:
         node = self.nodes.get(event.node)

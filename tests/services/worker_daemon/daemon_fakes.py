@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -200,6 +200,8 @@ class FakeForker:
         self.installed = "e-1"
         self.requested: list[list[str]] = []
         self.failures: list[tuple[int, BaseException]] = []
+        self.spoiled_pids: list[int] = []
+        self.import_seconds: dict[str, float] = {}
 
     # Of its requests, which are served by itself.
     again = False
@@ -220,6 +222,12 @@ class FakeForker:
 
     def failed(self, pid: int, error: BaseException) -> None:
         self.failures.append((pid, error))
+
+    def spoiled(self, pid: int) -> None:
+        self.spoiled_pids.append(pid)
+
+    def imported(self, seconds: Mapping[str, float]) -> None:
+        self.import_seconds |= seconds
 
     async def fork(self, title: str, env: dict[str, str], fds: list[int]) -> int:
         await asyncio.sleep(0)

@@ -333,6 +333,50 @@ def test_three_poisonings_give_fresh_processes_for_a_while_and_each_more_for_lon
     assert [type(action) for action in cache.ask("torch")] == [ev.Fork]
 
 
+def test_times_that_workers_measure_decide_what_gets_a_node() -> None:
+    cache = Cache()
+    cache.tell(ev.Imported({"p10": 0.001, "p12": 3.0, "p14": float("nan"), "p16": -1.0}))
+    times = cache.rules.times
+    assert (times.of("p10"), times.of("p12"), times.of("p14"), times.of("p16")) == (0.001, 3.0, 0.1, 0.1)
+    # Nobody keeps a process for a millisecond; without the worker's word it would have been built and then measured.
+    for _ in range(3):
+        cache.serve("p10")
+        cache.serve("p12")
+    assert not [action for action in cache.told if isinstance(action, ev.Probe) and "p10" in action.key.imports]
+    assert cache.added(cache.serve("p12")) == ("p12",)
+    # One slow worker among many, as on a busy host, changes little.
+    known_s = times.of("p12")
+    cache.tell(ev.Imported({"p12": known_s + 4.0}))
+    assert times.of("p12") == pytest.approx(known_s + 1.0)
+
+
+def test_import_at_which_a_worker_was_late_gets_no_node_for_a_while() -> None:
+    cache = Cache()
+    cache.tell(ev.Doubted(KEY, "p10"))
+    cache.tell(ev.Doubted(TreeKey(9), "p10"))
+    for _ in range(3):
+        assert cache.serve("p10") == cache.base
+    cache.now_s += DOUBTFUL_S
+    for _ in range(2):
+        cache.serve("p10")
+    assert cache.added(cache.serve("p10")) == ("p10",)
+
+
+@pytest.mark.parametrize("other", [TreeKey(1, tenant="other"), TreeKey(1, python="/other/python"), TreeKey(2)])
+def test_trees_of_two_keys_share_no_node(other: TreeKey) -> None:
+    cache = Cache()
+    cache.tell(ev.KeyOpened(other))
+    cache.tell(ev.BaseReady(other, "e1", BASE, private_bytes=160 * MIB))
+    for _ in range(3):
+        ours = cache.serve("p10")
+    assert cache.added(ours) == ("p10",)
+    cache.number += 1
+    (fork,) = cache.tell(ev.Requested(cache.number, other, frozenset({"p10"})))
+    assert isinstance(fork, ev.Fork) and fork.node == cache.rules.trees[other].base and fork.lacking == {"p10"}
+    cache.tell(ev.Poisoned(cache.base))
+    assert fork.node in cache.rules.nodes and not cache.rules.trees[other].poisonings
+
+
 def test_three_forks_without_an_answer_give_fresh_processes_for_a_while() -> None:
     cache = Cache(off_s=100.0)
     for _ in range(3):
