@@ -87,6 +87,10 @@ class _Builder:
         self.host_id = HostId(self.config.host_id)
         store_channel = service.open_channel(self.config.store, peer="store")
         self.store = StoreClient(store_channel, tenant=self.config.tenant)
+        # What a worker saves nobody else has: it waits for a store out of reach as long as a save may take.
+        self.saves = StoreClient(
+            store_channel, tenant=self.config.tenant, restart_patience_s=self.config.save_timeout_s
+        )
         self.scheduler: Any = SchedulerServiceStub(service.open_channel(self.config.scheduler, peer="scheduler"))
         self.peers = Peers(service.open_channel)
         self.reaper = Reaper()
@@ -146,6 +150,7 @@ class _Builder:
         requests = self._requests(owner)
         # What a kernel is refused it still has, and can save later.
         requests.only_copy = True
+        requests.saves = self.saves
         return requests
 
     async def build(self) -> Sequence[Registration]:

@@ -66,6 +66,8 @@ class StateRequests:
     stores_soon: bool = True
     # Whether the peer's state lives nowhere else: then a full store keeps it from being durable, not from being saved.
     only_copy: bool = False
+    # By which the peer's saves go, unless by `store`: one with more patience.
+    saves: StoreClient | None = None
     # One for all connections.
     units: UnitCache = field(default_factory=UnitCache)
     _ring: Ring | None = None
@@ -116,6 +118,10 @@ class StateRequests:
         self.regions.unpin(self)
         self.regions.unpin(self._save)
 
+    @property
+    def _saves(self) -> StoreClient:
+        return self.saves or self.store
+
     def _session(self) -> SessionId:
         if not self.owner.session_id:
             raise PreconditionFailed("NO_SESSION", "this connection was not given a session yet")
@@ -147,7 +153,7 @@ class StateRequests:
 
     async def _admit_at_store(self, session_id: SessionId, session_bytes: int, new: list[RegionKey]) -> None:
         try:
-            self._bytes_asked += await self.store.admit_save(session_id, session_bytes, new, self._bytes_asked)
+            self._bytes_asked += await self._saves.admit_save(session_id, session_bytes, new, self._bytes_asked)
         except BaseException as error:
             if isinstance(error, CapacityExceeded) and self.only_copy and error.reason in STORE_FULL_REASONS:
                 # Without its GPU nobody would have it any more: it is staged, and waits here for room at the store.
@@ -200,7 +206,7 @@ class StateRequests:
         """Hands units on to the store."""
         session_id = self._session()
         units = [(unit_hash, data) for unit_hash, data in fields.rows(body, "units", bytes, bytes)]
-        await self.store.put_units(units)
+        await self._saves.put_units(units)
         self.units.keep(session_id, units)
         return Reply({})
 
@@ -248,7 +254,7 @@ class StateRequests:
     ) -> Reply:
         keys = [key for key in self.regions.table.pinned(save) if key in named]
         try:
-            version, durable = await self.store.commit(session_id, host_id=self.host_id, **request)
+            version, durable = await self._saves.commit(session_id, host_id=self.host_id, **request)
         except LooseLeafError as error:
             if error.code in OUTCOME_UNKNOWN_CODES:
                 self.on_staged(session_id, expected, keys)
