@@ -161,6 +161,8 @@ class WorkerReport:
     resident_bytes: int = 0
     pid: int = 0
     hold: Hold | None = None
+    # Where a context of its is open without its data; empty also where the daemon does not tell.
+    context_gpus: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

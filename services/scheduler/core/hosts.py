@@ -56,7 +56,8 @@ class Worker:
     evicting: bool = False
     # A prepare is under way on it.
     preparing: bool = False
-    # GPUs on which it has a context without being bound to them.
+    # GPUs on which it has a context without being bound to them, or gets one by the prepare under way. A context cannot
+    # be moved: on others it is of no use.
     context_gpus: tuple[int, ...] = ()
     # Its data were put on its GPUs by a prepare: device_ready without a lease, so it makes way like any idle worker.
     parked: bool = False
@@ -342,6 +343,8 @@ def _update(
     before = (worker.session_id, worker.stage, worker.gpu_indices, now_s < worker.held_until_s)
     worker.session_id, worker.stage, worker.version = told.session_id, stage, told.version
     worker.gpu_indices, worker.execution_id = told.gpu_indices, told.execution_id
+    # One that was told once is there as long as the process.
+    worker.context_gpus = () if told.gpu_indices else told.context_gpus or worker.context_gpus
     worker.resident_bytes, worker.pid = told.resident_bytes, told.pid
     worker.take_hold(told.hold, now_s)
     if before != (worker.session_id, worker.stage, worker.gpu_indices, now_s < worker.held_until_s):

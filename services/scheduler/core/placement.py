@@ -132,4 +132,7 @@ def _on_worker(run: Run, room: HostRoom, worker: Worker, now_s: float, limits: L
     if taken is None:
         return None
     gpus, victims = taken
+    if worker.context_gpus not in ((), gpus) and not bound and not worker.preparing:
+        # Nor can one that waits for its data: a new worker is as good there.
+        return None
     return Placement(room.host.host_id, gpus, worker.worker_id, worker_path(worker, run), victims)

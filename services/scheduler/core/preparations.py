@@ -22,8 +22,9 @@ class Preparation:
     incarnation: str
     # Empty for a worker that is yet to be forked.
     worker_id: WorkerId
-    # Where its data are to lie, if they go to a device.
+    # Where its data are to lie, if they go to a device, or else where a context is opened.
     gpu_indices: tuple[int, ...] = ()
+    context_gpus: tuple[int, ...] = ()
     waiters: list[str] = field(default_factory=list)
     successor: PreparationRequested | None = None
 

@@ -155,10 +155,14 @@ def _order(state: State, event: PreparationRequested, host: Host, worker: Worker
         clear_gpus(state, host, gpus, worker)
     if worker is not None:
         worker.preparing = True
+        if not worker.gpu_indices:
+            # A Run that comes meanwhile goes there too.
+            worker.context_gpus = gpus or worker.context_gpus
         state.hosts.touch(host.host_id)
+    data, context = (gpus, ()) if stage is WorkerStage.DEVICE_READY else ((), gpus)
     state.preparations.add(Preparation(
         event.request_id, event.session_id, event.epoch, event.recipe, host.host_id, host.incarnation, worker_id,
-        gpus if stage is WorkerStage.DEVICE_READY else (), [event.request_id],
+        data, context, [event.request_id],
     ))
     state.act(PrepareWorker(
         event.request_id, host.host_id, host.address, event.session_id, event.epoch, event.recipe, worker_id,
@@ -182,7 +186,7 @@ def worker_prepared(state: State, event: WorkerPrepared, now_s: float) -> None:
         state.hosts.touch(host.host_id)
         if event.worker_id != preparation.worker_id and (old := host.workers.get(preparation.worker_id)) is not None:
             # Its daemon would not use it any more, as after an install.
-            old.preparing, old.prepared, old.merged = False, None, None
+            old.preparing, old.prepared, old.merged, old.context_gpus = False, None, None, ()
         if not worker.stage.busy and event.worker_id not in state.leases.workers_in_use(host.host_id):
             worker.stage = worker.stage if worker.stage.ready else WorkerStage.HOST_READY
             demoted = _settle_on_gpus(state, worker, host, event, now_s)
@@ -277,7 +281,7 @@ def preparation_failed(state: State, event: PreparationFailed, now_s: float) -> 
     if worker is not None:
         worker.preparing = False
         state.speculation.drop(worker)
-        worker.prepared, worker.merged = None, None
+        worker.prepared, worker.merged, worker.context_gpus = None, None, ()
         state.hosts.touch(preparation.host_id)
     reason = f"The worker could not be prepared ({event.message or event.reason})."
     for waiter in preparation.waiters:

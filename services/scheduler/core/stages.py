@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from looseleaf.ids import LeaseId
 from looseleaf.services.scheduler.core.events import PreparationRequested
 from looseleaf.services.scheduler.core.eviction import eviction_rank
@@ -106,18 +108,23 @@ def _unused_gpus(
 def _likely_gpus(
     state: State, event: PreparationRequested, host: Host, worker: Worker | None,
 ) -> tuple[int, ...]:
-    """Where a context is opened: free GPUs, then those of idle workers, those with fewest contexts first."""
+    """Where a context is opened: free GPUs, then those of idle workers, those with fewest contexts first.
+
+    From the end, since runs of others take the first free ones, and a context cannot be moved.
+    """
     if worker is not None and len(worker.context_gpus) == event.recipe.gpu_count:
         return worker.context_gpus
     if host.host_id not in state.rooms:
         return ()
     room = state.rooms.room(host.host_id)
     contexts = dict.fromkeys([*room.free, *room.warm], 0)
-    for other in host.workers.values():
-        for index in other.context_gpus:
-            if index in contexts:
-                contexts[index] += 1
+    opened = [other.context_gpus for other in host.workers.values()]
+    opening = [
+        coming.context_gpus for coming in state.preparations.on_host(host.host_id) if not coming.worker_id]
+    for index in chain.from_iterable([*opened, *opening]):
+        if index in contexts:
+            contexts[index] += 1
     fit = [index for index, count in contexts.items() if count < state.limits.contexts_per_gpu_max]
-    fit.sort(key=lambda index: (index in room.warm, contexts[index], index))
+    fit.sort(key=lambda index: (index in room.warm, contexts[index], -index))
     count = event.recipe.gpu_count
     return tuple(sorted(fit[:count])) if len(fit) >= count else ()

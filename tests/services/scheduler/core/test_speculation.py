@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from looseleaf.ids import Epoch, HostId, SessionId, Version, WorkerId
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
-from looseleaf.services.scheduler.core.facts import ExecutionState, RecipeFacts, WorkerStage
+from looseleaf.services.scheduler.core.facts import ExecutionState, RecipeFacts, StartPath, WorkerStage
 from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.sessions import Session
 from looseleaf.services.scheduler.core.speculation import count_fork, earn, forget_forks, fork_wait_s, how_far
@@ -106,7 +107,43 @@ def test_run_goes_where_its_context_is(new_rig: Any) -> None:
     far.run("x1", "s1", source="a")
     lease = far.one(act.GrantLease).lease
     assert (lease.worker_id, lease.gpu_indices) == ("w1", gpus)
-    assert gpus != (0,)
+    assert gpus == (2,), "others' runs take the first ones"
+
+
+def test_context_that_is_elsewhere_is_of_no_use_to_a_run_and_keeps_nobody_from_its_gpu(new_rig: Any) -> None:
+    rig = new_rig(prepare_stage_max=CONTEXT)
+    rig.heartbeat(gpus=2)
+    rig.prepare("s1", source="a", device_bytes=SMALL)
+    assert rig.one(act.PrepareWorker).gpu_indices == (1,)
+    done(rig, "w1")
+    first = rig.lease("x2", "s2")
+    assert rig.lease("x3", "s3").gpu_indices == (1,)
+    assert rig.all(act.EvictWorker) == []
+    rig.report(first, ExecutionState.SAVED, release=True)
+    lease = rig.lease("x1", "s1", source="a")
+    assert (lease.worker_id, lease.gpu_indices, lease.path) == ("", (0,), StartPath.COLD)
+
+
+def test_run_that_comes_while_its_context_is_opened_goes_there(new_rig: Any) -> None:
+    rig = new_rig(prepare_stage_max=CONTEXT)
+    rig.heartbeat(gpus=4)
+    rig.prepare("s1", source="a", device_bytes=SMALL, predicted=True)
+    done(rig, "w1")
+    rig.prepare("s1", source="a", device_bytes=SMALL)
+    order = rig.one(act.PrepareWorker)
+    assert (order.worker_id, order.stage, order.gpu_indices) == ("w1", CONTEXT, (3,))
+    rig.run("x1", "s1", source="a")
+    lease = rig.one(act.GrantLease).lease
+    assert (lease.worker_id, lease.gpu_indices) == ("w1", (3,))
+
+
+def test_context_that_a_daemon_tells_outlives_a_restart_of_the_scheduler(new_rig: Any, worker: Any) -> None:
+    rig = new_rig(prepare_stage_max=CONTEXT)
+    told = replace(worker("w1", "s1", CONTEXT, prepared="a"), context_gpus=(2,))
+    rig.heartbeat(gpus=4, workers=(told,))
+    rig.run("x1", "s1", source="a")
+    lease = rig.one(act.GrantLease).lease
+    assert (lease.worker_id, lease.gpu_indices) == ("w1", (2,))
 
 
 def test_contexts_that_only_wait_are_few_on_one_gpu(new_rig: Any) -> None:
