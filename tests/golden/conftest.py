@@ -1,4 +1,4 @@
-"""The cluster that all golden notebooks share, and the summary of what the comparison found."""
+"""The cluster that the golden notebooks of a test process share, and the summary of what all have found."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from corpus import read_entries, survey, survey_lines
 from golden_report import REPORT, Report, Result
 from golden_run import THREADS_ENV, NotebookRun, run_sides
+from golden_total import shortfalls
 
 SUMMARY = Path(__file__).parents[2] / "out" / "golden.json"
+# Of what one test process of several tells the first.
+HANDED_ON = "golden_results"
 
 
 @pytest.fixture(scope="session")
@@ -49,11 +52,32 @@ def report(pytestconfig: pytest.Config) -> Callable[[Result], None]:
     return pytestconfig.stash.setdefault(REPORT, Report()).add
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """One of several test processes hands its comparisons on; where all are known, too few of them are a failure."""
+    found = session.config.stash.get(REPORT, None)
+    if found is None:
+        return
+    handed_on = getattr(session.config, "workeroutput", None)
+    if handed_on is not None:
+        handed_on[HANDED_ON] = found.pack()
+    elif exitstatus == pytest.ExitCode.OK and shortfalls(found):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """What a test process has compared; nothing of one that crashed."""
+    packed = getattr(node, "workeroutput", {}).get(HANDED_ON)
+    if packed is not None:
+        node.config.stash.setdefault(REPORT, Report()).unpack(packed)
+
+
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     """Counts and differences, also written to out/golden.json."""
     found = config.stash.get(REPORT, None)
     if found is not None and found.results:
         terminalreporter.section("golden comparison")
-        for line in [*found.lines(), *survey_lines(read_entries())]:
+        lines = [*found.lines(), *survey_lines(read_entries()), *(f"NOT ENOUGH: {why}" for why in shortfalls(found))]
+        for line in lines:
             terminalreporter.write_line(line)
         found.write(SUMMARY, survey())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_compare import CellComparison
+from golden_compare import CellComparison, Difference
 
 # How many cells of one notebook the summary names.
 DIFFERING_SHOWN_MAX = 6
@@ -68,6 +69,16 @@ class Report:
     def add(self, result: Result) -> None:
         """One more comparison."""
         self.results.append(result)
+
+    def pack(self) -> bytes:
+        """All of it for another process; what two sides showed that differs is text there."""
+        plain = [replace(result, cells=[_as_text(cell) for cell in result.cells]) for result in self.results]
+        return pickle.dumps(plain)
+
+    def unpack(self, packed: bytes) -> None:
+        """Adds what another process has packed; the order does not depend on which process was first."""
+        self.results += pickle.loads(packed)
+        self.results.sort(key=lambda each: (each.group, each.notebook, each.side))
 
     def cells(self) -> list[CellComparison]:
         """Every cell once: what differs, or needed a rule, in any of its comparisons."""
@@ -142,6 +153,11 @@ class Report:
                 {"notebook": notebook, "cell": cell, **asdict(known)} for (notebook, cell), known in KNOWN.items()
             ],
         }  # fmt: skip
+
+
+def _as_text(cell: CellComparison) -> CellComparison:
+    shown = tuple(Difference(each.what, repr(each.reference), repr(each.found)) for each in cell.differences)
+    return replace(cell, differences=shown)
 
 
 # Where a run of pytest keeps its report.

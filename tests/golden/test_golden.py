@@ -11,12 +11,10 @@ import pytest
 from golden_compare import compare
 from golden_report import Result
 from golden_run import NotebookRun
+from golden_total import EXAMPLES, NOTEBOOKS
 from percent import read_percent
 from tricky_cells import BASICS, LIBRARIES, Cell
 
-HERE = Path(__file__).parent
-EXAMPLES = sorted((HERE.parents[1] / "examples").glob("*.ipynb"))
-NOTEBOOKS = sorted((HERE / "notebooks").glob("*.py"))
 # How many of the cells are to be labelled gpu.
 EXAMPLES_GPU_CELLS = {"digits_cnn": 4, "exploratory": 3, "finetune_frozen": 4, "inference_pipeline": 3}
 

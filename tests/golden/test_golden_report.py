@@ -52,3 +52,14 @@ def test_golden_report_is_written_as_json(report: Report, tmp_path: Path) -> Non
     found = json.loads((tmp_path / "out" / "golden.json").read_text())
     assert (found["cells"], found["gpu_cells"], found["corpus"]) == (4, 2, {"m": {"verdict": "part"}})
     assert found["results"][0]["cells"][2]["differences"] == ["output 1"]
+
+
+def test_golden_report_of_several_processes_is_that_of_one(report: Report) -> None:
+    parts = [Report([result]) for result in report.results]
+    for order in (parts, parts[::-1]):
+        joined = Report()
+        for part in order:
+            joined.unpack(part.pack())
+        assert sorted(joined.lines()) == sorted(report.lines())
+        assert [result.side for result in joined.results] == ["reference", "plain", "reference"]
+    assert [each.what for each in joined.results[2].cells[2].differences] == [DIFFERENCE.what]

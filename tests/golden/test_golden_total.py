@@ -1,30 +1,41 @@
-"""What holds for the comparison as a whole; runs after all notebooks."""
+"""What holds for the comparison as a whole."""
 
 from __future__ import annotations
 
 import pytest
-from corpus import corpus_folder, read_entries
-from golden_report import KNOWN, REPORT, Report
-from test_golden import EXAMPLES, HERE, NOTEBOOKS
+from golden_compare import CellComparison
+from golden_report import KNOWN, Report, Result
+from golden_total import CORPUS_MIN, EXAMPLES, GPU_CELLS_MIN, HERE, NOTEBOOKS, OWN_MIN, lacking, shortfalls
 
-GPU_CELLS_MIN = 150
-OWN_MIN = 20
-CORPUS_MIN = 10
+ENOUGH = [f"n{number}" for number in range(CORPUS_MIN)]
 
 
-@pytest.mark.slow
-def test_golden_comparison_covers_enough(pytestconfig: pytest.Config) -> None:
-    found = pytestconfig.stash.get(REPORT, Report())
-    compared = {result.notebook for result in found.results}
-    missing = {path.stem for path in (*EXAMPLES, *NOTEBOOKS)} - compared
-    if missing:
-        pytest.skip(f"{len(missing)} notebooks were not asked for or not run")
-    assert len(NOTEBOOKS) >= OWN_MIN
-    assert found.gpu_cells() >= GPU_CELLS_MIN
-    if corpus_folder() is not None:
-        names = {entry.name for entry in read_entries()}
-        assert names <= compared
-        assert len(names) >= CORPUS_MIN
+def test_golden_enough_was_compared() -> None:
+    assert lacking(OWN_MIN, GPU_CELLS_MIN, ENOUGH, [*ENOUGH, "more"]) == []
+    assert lacking(OWN_MIN, GPU_CELLS_MIN, None, []) == []
+
+
+@pytest.mark.parametrize(
+    ("own", "gpu_cells", "corpus", "compared", "why"),
+    [
+        (OWN_MIN - 1, GPU_CELLS_MIN, None, [], "notebooks of our own"),
+        (OWN_MIN, GPU_CELLS_MIN - 1, None, [], "cells on a GPU"),
+        (OWN_MIN, GPU_CELLS_MIN, ENOUGH[1:], ENOUGH, "listed notebooks of the corpus are fewer"),
+        (OWN_MIN, GPU_CELLS_MIN, ENOUGH, ENOUGH[1:], "not compared: n0"),
+    ],
+)
+def test_golden_too_little_was_compared(
+    own: int, gpu_cells: int, corpus: list[str] | None, compared: list[str], why: str
+) -> None:
+    (found,) = lacking(own, gpu_cells, corpus, compared)
+    assert why in found
+
+
+def test_golden_whole_run_without_gpu_cells_falls_short_and_a_part_of_it_does_not() -> None:
+    cells = [CellComparison("a", "cpu", (), ())]
+    results = [Result("own", path.stem, "reference", cells) for path in (*EXAMPLES, *NOTEBOOKS)]
+    assert any("on a GPU" in why for why in shortfalls(Report(results)))
+    assert shortfalls(Report(results[1:])) == []
 
 
 def test_golden_known_differences_are_told_to_people() -> None:
