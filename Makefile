@@ -7,6 +7,8 @@ PYTEST := $(BIN)/python -m pytest
 OUT := out
 # Test processes side by side; the tests of one file stay together, with the servers that they share.
 JOBS ?= 2
+# Of tests that mostly wait for other processes one more at a time keeps the machine busy.
+WAITING_JOBS ?= $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 1))
 
 SETUP_STAMP := $(VENV)/.set-up
 BUILT_STAMP := $(VENV)/.built
@@ -34,8 +36,8 @@ NATIVE_TEST_SOURCES := $(wildcard csrc/dirty_tracker/tests/*.cpp) \
 	$(filter-out %_bindings.cpp %/cuda_stream.cpp, $(wildcard csrc/dirty_tracker/*.cpp))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup proto native demo test native-test lint type golden lab browser bench docs docs-example docs-pictures slow soak gpu-check \
-	dist clean
+.PHONY: help setup proto native demo test native-test test-packages lint type golden golden-setup lab browser \
+	browser-setup bench docs docs-example docs-pictures slow soak gpu-check dist clean
 
 help:  ## show this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -86,6 +88,11 @@ lint: setup  ## check style, import contracts and, where buf is installed, the p
 	$(BIN)/lint-imports
 	@if command -v buf >/dev/null; then buf lint proto; else echo "buf is not installed: the protos were not linted"; fi
 
+# All that any of the tests needs, before the first of them runs: what is installed meanwhile is news to a cluster.
+test-packages: setup
+	$(MAKE) golden-setup
+	$(MAKE) browser-setup
+
 type: setup  ## check types (mypy --strict)
 	$(BIN)/mypy
 
@@ -95,8 +102,10 @@ $(GOLDEN_STAMP): $(SETUP_STAMP) pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -q -c constraints.txt -r $@.txt
 	@touch $@
 
-golden: setup $(GOLDEN_STAMP)  ## compare notebooks cell by cell with an ordinary kernel; writes out/golden.json
-	$(PYTEST) tests/golden -m "not gpu"
+golden: golden-setup  ## compare notebooks cell by cell with an ordinary kernel; writes out/golden.json
+	$(PYTEST) tests/golden -m "not gpu" -n $(WAITING_JOBS) --dist worksteal
+
+golden-setup: setup $(GOLDEN_STAMP)
 
 # Packages of the browser test; JupyterLab's builder among them.
 $(BROWSER_STAMP): $(SETUP_STAMP) pyproject.toml constraints.txt
@@ -125,12 +134,14 @@ $(VENV)/lab-%/.set-up: $(LAB_STAMP)
 	@touch $@
 
 # Where node or Chromium can't be had the tests skip, and say so.
-browser: setup $(BROWSER_STAMP)  ## drive JupyterLab and Notebook 7 in Chromium, LAB=4.4 others; screenshots go to out/browser
+browser-setup: setup $(BROWSER_STAMP)
 	@if command -v npm >/dev/null && $(MAKE) $(LAB_MODULES); then $(MAKE) $(LAB_STAMP); \
 		else echo "npm or its packages can't be had: the extension is not built"; fi
 	@command -v chromium >/dev/null || [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null || \
 		{ apt-get update -q && apt-get install -qy --no-install-recommends chromium fonts-dejavu-core; } >/dev/null || \
 		echo "Chromium could not be installed"
+
+browser: browser-setup  ## drive JupyterLab and Notebook 7 in Chromium, LAB=4.4 others; screenshots go to out/browser
 	$(if $(LAB),$(MAKE) $(OTHER_LAB)/.set-up)
 	$(if $(LAB),LOOSELEAF_LAB_PYTHON=$(abspath $(OTHER_LAB))/bin/python) $(PYTEST) tests/browser -m browser -rs
 
@@ -139,7 +150,7 @@ bench: setup  ## measure: pytest-benchmark over bench/, each beside its referenc
 	$(PYTEST) bench -m "not gpu" --benchmark-quiet --benchmark-json=$(OUT)/bench.json $(BENCH_ARGS)
 
 slow: setup  ## run the slow tests that the gate runs too
-	$(PYTEST) -m "slow and not soak and not gpu" -k "not golden"
+	$(PYTEST) -m "slow and not soak and not gpu" -k "not golden" -n $(WAITING_JOBS) --dist loadfile
 
 soak: setup  ## run all slow tests that are not golden, also those that take minutes each
 	$(PYTEST) -m "slow and not gpu" -k "not golden"
