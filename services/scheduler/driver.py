@@ -49,6 +49,7 @@ from looseleaf.services.scheduler.core.policy import Scheduler
 from looseleaf.services.scheduler.daemons import DaemonOrders
 from looseleaf.services.scheduler.host_provider import HostProvider
 from looseleaf.services.scheduler.journal_store import JournalStore
+from looseleaf.services.scheduler.known_recipes import KnownRecipes
 from looseleaf.services.scheduler.metrics import SchedulerMetrics
 from looseleaf.services.scheduler.providing import Providing
 from looseleaf.services.scheduler.run_log import RunLog
@@ -124,6 +125,7 @@ class Driver:
         self._answers: dict[str, asyncio.Future[Answer]] = {}
         self._runs: dict[str, RunNews] = {}
         self._recipes: dict[str, recipe_pb2.ExecutionRecipe] = {}
+        self._known_recipes = KnownRecipes()
         self._requests = 0
         self._tick_waits = False
         self._overslept_s = 0.0
@@ -149,6 +151,8 @@ class Driver:
         self._answers[event.request_id] = future
         if recipe is not None:
             self._recipes[event.request_id] = recipe
+            if isinstance(event, PreparationRequested):
+                self._known_recipes.put(event.session_id, recipe)
         self._put(event)
         try:
             return await future
@@ -317,11 +321,11 @@ class Driver:
             future.set_exception(error)
 
     def _prepare(self, action: PrepareWorker) -> None:
-        """Nobody asked for a preparation that the policy thought of itself, so its whole recipe is not known.
+        """Of a preparation that the policy thought of itself the whole recipe is the session's last one, if it is that.
 
-        Such ones take data off devices, where the daemons' protocol puts none: refused, which loses nothing but time.
+        Else it is refused, which loses nothing but time.
         """
-        recipe = self._recipes.get(action.request_id)
+        recipe = self._recipes.get(action.request_id) or self._known_recipes.get(action.session_id, action.recipe)
         if recipe is None:
             log.warning("preparation_without_recipe", session=action.session_id, worker=action.worker_id)
             self._put(PreparationFailed(action.request_id, "RECIPE_UNKNOWN", "its whole recipe is not known"))

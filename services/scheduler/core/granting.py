@@ -16,6 +16,7 @@ from looseleaf.services.scheduler.core.holds import lost_need
 from looseleaf.services.scheduler.core.hosts import Liveness
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
 from looseleaf.services.scheduler.core.placement import Placement, place
+from looseleaf.services.scheduler.core.preparing_again import prepare_again
 from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.refusals import grants_refused, stale_epoch
 from looseleaf.services.scheduler.core.speculation import forget_forks
@@ -162,6 +163,7 @@ def eviction_ended(state: State, event: EvictionEnded, now_s: float) -> None:
             if worker.hold is not None:
                 why = "made way for another cell that needed its GPU, after the time for which it was kept"
                 state.remember_end(worker.worker_id, why, now_s)
+            prepare_again(state, worker, now_s)
         else:
             worker.pinned_until = state.retry(host)
     state.dirty = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,14 +14,24 @@ from looseleaf.errors import CapacityExceeded, Unavailable
 from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, Version, WorkerId
 from looseleaf.kv.memory import MemoryKv
 from looseleaf.services.scheduler import driver as driver_module
-from looseleaf.services.scheduler.core.actions import Action, AnswerHeartbeat, GrantLease, NotifyLease, NotifyQueue
+from looseleaf.services.scheduler.core.actions import (
+    Action,
+    AnswerHeartbeat,
+    AnswerPreparation,
+    GrantLease,
+    NotifyLease,
+    NotifyQueue,
+    PrepareWorker,
+)
 from looseleaf.services.scheduler.core.events import (
     Event,
     HeartbeatReceived,
     JournalRestored,
     LeaseGranted,
+    PreparationRequested,
     RunRequested,
     Tick,
+    WorkerPrepared,
 )
 from looseleaf.services.scheduler.core.facts import ExecutionState, HostReport, RecipeFacts, WorkerReport, WorkerStage
 from looseleaf.services.scheduler.core.limits import Limits
@@ -28,6 +39,7 @@ from looseleaf.services.scheduler.core.policy import Scheduler
 from looseleaf.services.scheduler.driver import Driver
 from looseleaf.services.scheduler.journal_store import JournalStore
 from looseleaf.services.scheduler.metrics import SchedulerMetrics
+from looseleaf.v1.recipe_pb2 import ExecutionRecipe
 
 LIMIT_S = 10.0
 
@@ -38,6 +50,7 @@ class Orders:
     def __init__(self, store: JournalStore) -> None:
         self._store = store
         self.seen: list[list[ExecutionState]] = []
+        self.prepared: list[tuple[str, ExecutionRecipe]] = []
         self.broken = False
 
     async def grant(self, action: GrantLease) -> Event:
@@ -45,6 +58,10 @@ class Orders:
             raise RuntimeError("a fault of ours")
         self.seen.append([record.state for record in self._store.load().executions])
         return LeaseGranted(action.lease.lease_id)
+
+    async def prepare(self, action: PrepareWorker, recipe: ExecutionRecipe) -> Event:
+        self.prepared.append((action.request_id, recipe))
+        return WorkerPrepared(action.request_id, WorkerId("w1"), 1.0)
 
     def drop(self, address: str) -> None:
         """Nothing to close."""
@@ -215,3 +232,18 @@ async def test_process_that_stood_still_holds_the_silence_against_nobody(
     rig.clock.advance(30.0)
     await asyncio.wait_for(ticked.wait(), LIMIT_S)
     assert rig.liveness() == {"h0": "alive"}
+
+
+async def test_preparation_that_nobody_asked_for_goes_out_with_the_sessions_last_recipe(rig: Any) -> None:
+    await rig.heartbeat()
+    facts, whole = RecipeFacts("a", Version(1)), ExecutionRecipe(source_hash="a", version=1, names=["x"])
+    asked = PreparationRequested(rig.driver.new_request_id(), SessionId("s1"), Epoch(1), facts)
+    assert isinstance(await rig.driver.ask(asked, whole), AnswerPreparation)
+    order = PrepareWorker(
+        "again-1", HostId("h0"), "unix:/h0", SessionId("s1"), Epoch(1), RecipeFacts("a", Version(1), exact=False),
+        WorkerId(""))
+    rig.driver._carry_out(order)
+    rig.driver._carry_out(replace(order, request_id="again-2", recipe=RecipeFacts("b", Version(1))))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert rig.orders.prepared == [(asked.request_id, whole), ("again-1", whole)]
