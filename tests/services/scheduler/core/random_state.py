@@ -1,0 +1,68 @@
+"""What a random world consists of, and its limits."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+from looseleaf.services.scheduler.core import actions as act
+from looseleaf.services.scheduler.core import events as ev
+from looseleaf.services.scheduler.core.facts import ExecutionRecord, HostRecord, SessionRecord, Totals, WorkerStage
+from looseleaf.services.scheduler.core.limits import Limits
+from tests.services.scheduler.core.random_parts import Daemon, Want
+
+# How long a worker is kept for variables that no version has.
+HOLD_S = 3.0
+# `look_again_s` is off: it would hide a reason to look at the queue that the policy forgot.
+LIMITS = Limits(
+    run_queue_max=40, journal_records_max=1000, gang_patience_s=2.0, pending_orphan_s=1e9, look_again_s=1e9)
+
+
+class WorldState:
+    """Everything outside the policy, driven by one seeded generator; its sides are the classes that follow."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        # In every second world hosts are started and ended by demand.
+        self.limits = LIMITS if seed % 2 else replace(
+            LIMITS, hosts_max=3, gpus_per_host=1, headroom_hosts=0, demand_peak_s=3.0, power_off_after_s=2.0,
+            boot_timeout_s=20.0, boot_retry_s=1.0, prepare_stage_max=WorkerStage.DEVICE_READY,
+            speculative_expiry_s=2.0)
+        self.random = random.Random(seed)
+        self.now_s = 0.0
+        self.names = itertools.count(1)
+        self.lease_numbers = itertools.count(1)
+        self.daemons = [Daemon("h0", 2), Daemon("h1", 1), Daemon("h2", 1)]
+        self.wants: dict[str, Want] = {}
+        self.epochs = {f"s{n}": 1 for n in range(4)}
+        self.told_epochs: dict[str, int] = {}
+        self.starts: dict[str, int] = {}
+        self.flights: list[Callable[[], None]] = []
+        # Release reports that no answer came to, and what their answer ends.
+        self.reports: dict[str, Callable[[], None]] = {}
+        self.again: list[Want] = []
+        self.endings: dict[str, Callable[[], None]] = {}
+        self.disk_executions: dict[str, ExecutionRecord] = {}
+        self.disk_hosts: dict[str, HostRecord] = {}
+        self.disk_sessions: dict[str, SessionRecord] = {}
+        self.disk_totals = Totals()
+        self.life = 0
+        self.handled = 0
+        self.faults = True
+        self.predicted: set[str] = set()
+        self.trail: list[tuple[ev.Event, float, list[act.Action]]] = []
+
+    # --- the scheduler's process ---
+
+    def send(self, event: ev.Event) -> None:
+        """Something happens to the scheduler."""
+        raise NotImplementedError
+
+    def reply(self, make: Callable[[], ev.Event]) -> Callable[[], None]:
+        """An answer that counts only in the life that asked."""
+        raise NotImplementedError
+
+    def daemon(self, host_id: str) -> Daemon:
+        return next(daemon for daemon in self.daemons if daemon.host_id == host_id)
