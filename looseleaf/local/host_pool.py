@@ -1,8 +1,10 @@
 """Hosts of a one-machine cluster that come and go: daemons that the scheduler has started and ended by demand.
 
 The supervisor serves a Unix socket; each line is a JSON request, answered by a line:
-`{"op": "list"}` -> `{"hosts": [{"host_id", "state"}]}` with state standby, booting, up, draining or stopping;
-`{"op": "ensure", "count": n}` -> `{"started": [host ids]}`, fewer than n if no more stand by;
+`{"op": "list"}` -> `{"hosts": [{"host_id", "state"}], "gpus": g}` with state standby, booting, up, draining or
+stopping, and g the GPUs that each has;
+`{"op": "ensure", "count": n, "gpus": g}` -> `{"started": [host ids]}`, fewer than n if no more stand by, none if hosts
+have another number of GPUs;
 `{"op": "drain" | "undrain" | "stop", "host_id": h}` -> `{}`. An error is `{"error": text}`.
 Hosts that the cluster was started with stay for its whole life and are not listed: kernels live there.
 """
@@ -33,9 +35,10 @@ class HostPool:
 
     def __init__(
         self, services: Mapping[str, ServiceProcess], watch: Callable[[ServiceProcess], Awaitable[None]],
-        changed: Callable[[], None], boot_s: float, stop_timeout_s: float,
+        changed: Callable[[], None], gpus: int, boot_s: float, stop_timeout_s: float,
     ) -> None:
         self._services = services
+        self._gpus = gpus
         self._watch, self._changed = watch, changed
         self._boot_s, self._stop_timeout_s = boot_s, stop_timeout_s
         self._states = dict.fromkeys(services, "standby")
@@ -48,9 +51,10 @@ class HostPool:
         """Every host's state."""
         return dict(self._states)
 
-    def ensure(self, count: int) -> list[str]:
-        """Starts up to `count` of those that stand by; returns which."""
-        chosen = [host_id for host_id, state in self._states.items() if state == "standby"][:count]
+    def ensure(self, count: int, gpus: int) -> list[str]:
+        """Starts up to `count` of those that stand by, none if they do not have so many GPUs; returns which."""
+        standby = [host_id for host_id, state in self._states.items() if state == "standby"]
+        chosen = standby[:count] if gpus == self._gpus else []
         for host_id in chosen:
             self._states[host_id] = "booting"
             self._lives[host_id] = asyncio.create_task(self._live(host_id))
@@ -117,9 +121,10 @@ class HostPool:
             request = json.loads(line)
             match request["op"]:
                 case "list":
-                    return {"hosts": [{"host_id": host, "state": state} for host, state in self._states.items()]}
+                    hosts = [{"host_id": host, "state": state} for host, state in self._states.items()]
+                    return {"hosts": hosts, "gpus": self._gpus}
                 case "ensure":
-                    return {"started": self.ensure(int(request["count"]))}
+                    return {"started": self.ensure(int(request["count"]), int(request["gpus"]))}
                 case "drain" | "undrain" as op:
                     self.mark(request["host_id"], op == "drain")
                 case "stop":

@@ -66,7 +66,8 @@ class Supervisor:
             if service.spec.host_id in plan.standby}
         # Services that run for the cluster's whole life.
         self._lasting = [service for service in self._services.values() if service.spec.host_id not in standby]
-        self._pool = HostPool(standby, self._watch, self._update, plan.host_boot_s, plan.stop_timeout_s)
+        self._pool = HostPool(
+            standby, self._watch, self._update, plan.gpus_per_host, plan.host_boot_s, plan.stop_timeout_s)
         self._record = records.ClusterRecord(
             cluster_id=plan.cluster_id, supervisor_pid=os.getpid(),
             supervisor_started_s=records.process_started_s(os.getpid()), state="starting", data=plan.data,

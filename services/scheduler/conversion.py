@@ -121,6 +121,7 @@ def host_report(request: scheduler_pb2.HeartbeatRequest) -> HostReport:
         tuple(lease_facts(lease) for lease in request.leases), request.draining, request.gpu_memory_bytes,
         tuple(EndedHolder(WorkerId(ended.worker_id), ended.why, ended.ended_s_ago) for ended in request.ended_holders),
         gpu_facts(request.gpu) if request.HasField("gpu") else None, request.staged_sessions,
+        tuple(request.gpu_used_bytes),
     )
 
 

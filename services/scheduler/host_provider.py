@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 
 from looseleaf.errors import Unavailable
 from looseleaf.ids import HostId
+from looseleaf.services.scheduler.core.shapes import HostShape
 
 LINE_BYTES_MAX: Final = 64 << 10
 REQUEST_TIMEOUT_S: Final = 30.0
@@ -36,8 +37,14 @@ class HostProvider(Protocol):
     async def list(self) -> list[ProvidedHost]:
         """Every host that this provider may end, started or not."""
 
-    async def ensure(self, count: int) -> tuple[HostId, ...]:
-        """Starts `count` more hosts and does not wait for them; returns those that it could begin to start."""
+    async def shapes(self) -> tuple[HostShape, ...]:
+        """The kinds of hosts that it can start, the usual one first; empty: it does not know."""
+
+    async def ensure(self, count: int, shape: HostShape) -> tuple[HostId, ...]:
+        """Starts `count` more hosts of a kind and does not wait for them; returns those that it could begin to start.
+
+        Memory of 0 bytes: whichever.
+        """
 
     async def drain(self, host_id: HostId, *, undo: bool = False) -> None:
         """The host is to go (or stays after all). It keeps running: cells there end first."""
@@ -58,9 +65,14 @@ class LocalHosts:
         return [
             ProvidedHost(HostId(host["host_id"]), host["state"], host["state"] not in UNPAID_STATES) for host in hosts]
 
-    async def ensure(self, count: int) -> tuple[HostId, ...]:
+    async def shapes(self) -> tuple[HostShape, ...]:
+        """See HostProvider. All are alike; how much memory their GPUs have their daemons tell."""
+        return (HostShape((await self._ask({"op": "list"}))["gpus"]),)
+
+    async def ensure(self, count: int, shape: HostShape) -> tuple[HostId, ...]:
         """See HostProvider."""
-        return tuple(HostId(host_id) for host_id in (await self._ask({"op": "ensure", "count": count}))["started"])
+        answer = await self._ask({"op": "ensure", "count": count, "gpus": shape.gpu_count})
+        return tuple(HostId(host_id) for host_id in answer["started"])
 
     async def drain(self, host_id: HostId, *, undo: bool = False) -> None:
         """See HostProvider."""

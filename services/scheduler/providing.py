@@ -18,6 +18,7 @@ from looseleaf.services.scheduler.core.events import (
     PowerOnFailed,
     StopHostFailed,
 )
+from looseleaf.services.scheduler.core.shapes import HostShape
 from looseleaf.services.scheduler.host_provider import HostProvider
 
 # How often the provider is asked which hosts there are, and how soon again if it does not say.
@@ -48,20 +49,21 @@ class Providing:
         """Asks once; False if the provider did not say."""
         async with self._turn:
             try:
+                shapes = await self._provider.shapes()
                 hosts = await self._provider.list()
             except LooseLeafError as error:
                 log.warning("provider_not_listed", reason=error.reason, message=error.message)
                 return False
             running = frozenset(host.host_id for host in hosts if host.paid)
-            self._put(HostsProvided(frozenset(host.host_id for host in hosts), running))
+            self._put(HostsProvided(frozenset(host.host_id for host in hosts), running, shapes))
         return True
 
     async def carry_out(self, action: ProviderAction) -> None:
         """One action, tried once: the policy orders a stop again that failed."""
         async with self._turn:
             match action:
-                case PowerOn(count):
-                    await self._power_on(count)
+                case PowerOn(count, shape):
+                    await self._power_on(count, shape)
                 case DrainHost(host_id) | UndrainHost(host_id):
                     try:
                         await self._provider.drain(host_id, undo=isinstance(action, UndrainHost))
@@ -70,18 +72,20 @@ class Providing:
                 case StopHost(host_id):
                     await self._stop(host_id)
 
-    async def _power_on(self, count: int) -> None:
+    async def _power_on(self, count: int, shape: HostShape) -> None:
         started: tuple[HostId, ...] = ()
         reason = "NO_MORE_HOSTS"
         try:
-            started = await self._provider.ensure(count)
+            started = await self._provider.ensure(count, shape)
         except LooseLeafError as error:
             reason = error.reason
-        log.info("hosts_starting", wanted=count, started=started)
+        log.info(
+            "hosts_starting", wanted=count, gpus=shape.gpu_count, gpu_memory_bytes=shape.gpu_memory_bytes,
+            started=started)
         if started:
-            self._put(HostsStarting(started))
+            self._put(HostsStarting(started, shape))
         if len(started) < count:
-            self._put(PowerOnFailed(count - len(started), reason))
+            self._put(PowerOnFailed(count - len(started), reason, shape))
 
     async def _stop(self, host_id: HostId) -> None:
         try:

@@ -12,6 +12,7 @@ import pytest
 from looseleaf.errors import Unavailable
 from looseleaf.ids import HostId
 from looseleaf.local.host_pool import HostPool
+from looseleaf.services.scheduler.core.shapes import HostShape
 from looseleaf.services.scheduler.host_provider import LocalHosts
 
 
@@ -42,7 +43,7 @@ class Rig:
         self.services: dict[str, Any] = {"h1": Service(), "h2": Service()}
         self.watched: list[Any] = []
         self.changes = 0
-        self.pool = HostPool(self.services, self.watch, self.changed, 0.0, 5.0)
+        self.pool = HostPool(self.services, self.watch, self.changed, 2, 0.0, 5.0)
 
     def changed(self) -> None:
         self.changes += 1
@@ -59,22 +60,22 @@ class Rig:
 
 async def test_hosts_start_when_asked_for_and_stand_by_again_after_their_end() -> None:
     rig = Rig()
-    assert rig.pool.ensure(1) == ["h1"]
+    assert rig.pool.ensure(1, 2) == ["h1"]
     assert rig.pool.states() == {"h1": "booting", "h2": "standby"}
     await rig.until(h1="up", h2="standby")
     assert rig.watched == [rig.services["h1"]]
-    assert rig.pool.ensure(5) == ["h2"]
+    assert rig.pool.ensure(5, 2) == ["h2"]
     await rig.until(h1="up", h2="up")
     rig.services["h1"].may_end.clear()
     rig.pool.stop("h1")
     rig.pool.stop("h1")
-    assert rig.pool.ensure(1) == []
+    assert rig.pool.ensure(1, 2) == []
     rig.services["h1"].may_end.set()
     await rig.until(h1="standby", h2="up")
     assert rig.services["h1"].calls == ["start", "stop"]
     assert rig.services["h1"].record.state == "standby"
     assert rig.changes == 3
-    assert rig.pool.ensure(1) == ["h1"]
+    assert rig.pool.ensure(1, 2) == ["h1"]
     await rig.until(h1="up", h2="up")
     await rig.pool.aclose()
 
@@ -82,7 +83,7 @@ async def test_hosts_start_when_asked_for_and_stand_by_again_after_their_end() -
 async def test_host_that_cannot_be_executed_stands_by_again() -> None:
     rig = Rig()
     rig.services["h1"].fails = True
-    rig.pool.ensure(1)
+    rig.pool.ensure(1, 2)
     await rig.until(h1="standby", h2="standby")
     assert rig.watched == []
 
@@ -90,7 +91,7 @@ async def test_host_that_cannot_be_executed_stands_by_again() -> None:
 async def test_host_that_still_boots_is_ended_before_it_started() -> None:
     rig = Rig()
     rig.pool._boot_s = 3600.0
-    rig.pool.ensure(1)
+    rig.pool.ensure(1, 2)
     rig.pool.stop("h1")
     await rig.until(h1="standby", h2="standby")
     assert rig.services["h1"].calls == ["stop"]
@@ -100,7 +101,9 @@ async def test_scheduler_asks_over_the_socket(tmp_path: Path) -> None:
     rig, path = Rig(), tmp_path / "hosts.sock"
     server = await rig.pool.serve(path)
     provider = LocalHosts(path)
-    assert await provider.ensure(3) == ("h1", "h2")
+    assert await provider.shapes() == (HostShape(2),)
+    assert await provider.ensure(3, HostShape(4)) == ()
+    assert await provider.ensure(3, HostShape(2)) == ("h1", "h2")
     await rig.until(h1="up", h2="up")
     await provider.drain(HostId("h2"))
     listed = [(host.host_id, host.state, host.paid) for host in await provider.list()]

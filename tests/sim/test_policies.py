@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -45,17 +46,17 @@ def run(request: pytest.FixtureRequest, short: Model) -> Ran:
     pool, engine = world.pool, world.engine
     have, boot, stop = pool.have, pool.boot, pool.stop
 
-    def more(count: int, start: Callable[[int], None]) -> None:
+    def more(start: Callable[..., None], count: int, *which: int) -> None:
         hosts.append((engine.now_s, count))
-        start(count)
+        start(count, *which)
 
     def one_less(host: SimHost) -> None:
         hosts.append((engine.now_s, -1))
         stop(host)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(pool, "have", lambda count: more(count, have))
-        patched.setattr(pool, "boot", lambda count: more(count, boot))
+        patched.setattr(pool, "have", partial(more, have))
+        patched.setattr(pool, "boot", partial(more, boot))
         patched.setattr(pool, "stop", one_less)
         world.run()
     return Ran(world, hosts)

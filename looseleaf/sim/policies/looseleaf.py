@@ -109,7 +109,7 @@ class LooseLeafPolicy:
         self._world.engine.after(HEARTBEAT_S, self._heartbeat, daemon)
 
     def _power_on(self, action: act.PowerOn) -> None:
-        self._world.pool.boot(action.count)
+        self._world.pool.boot(action.count, action.shape.gpu_memory_bytes)
 
     def _stop(self, action: act.StopHost) -> None:
         daemon = self._daemons.pop(action.host_id)

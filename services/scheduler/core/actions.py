@@ -18,6 +18,7 @@ from looseleaf.services.scheduler.core.facts import (
     Totals,
     WorkerStage,
 )
+from looseleaf.services.scheduler.core.shapes import HostShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,12 +189,14 @@ class MarkHostDead:
 
 @dataclass(frozen=True, slots=True)
 class PowerOn:
-    """So many more hosts are wanted; one is there with its first heartbeat.
+    """So many more hosts of a kind are wanted; one is there with its first heartbeat.
 
-    Answered by HostsStarting if the provider names them, and by PowerOnFailed for those that it cannot start.
+    Answered by HostsStarting if the provider names them, and by PowerOnFailed for those that it cannot start. Memory of
+    0 bytes: whichever.
     """
 
     count: int
+    shape: HostShape
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from looseleaf.errors import LooseLeafError
 from looseleaf.services.scheduler.core.actions import NotifyLease
 from looseleaf.services.scheduler.core.endings import give_up, revoke
 from looseleaf.services.scheduler.core.events import RunCancelled, RunRequested
-from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState, RecipeFacts
+from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState
 from looseleaf.services.scheduler.core.fencing import see_epoch
-from looseleaf.services.scheduler.core.hosts import HostTable
+from looseleaf.services.scheduler.core.fitting import never_fits, wanted_gpu_bytes
 from looseleaf.services.scheduler.core.journal import reopenable
 from looseleaf.services.scheduler.core.leases import LeaseStatus
-from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.queue import PRIORITIES, Run, rank_s
 from looseleaf.services.scheduler.core.refusals import (
     ended_error,
     id_reused,
     lease_withdrawn,
-    never_fits_bytes,
-    never_fits_count,
     over_tenant_quota,
     priority_unknown,
     queue_full,
@@ -79,10 +75,13 @@ def _join(state: State, event: RunRequested, record: ExecutionRecord, now_s: flo
 
 
 def _run(state: State, event: RunRequested, now_s: float) -> Run:
+    # A cell that needs a certain worker runs there or nowhere: what it may need beyond its variables does not count.
+    needy = bool(event.need.worker_id)
+    gpu_bytes = event.recipe.gpu_bytes if needy else wanted_gpu_bytes(state, event.recipe, now_s)
     return Run(
         event.execution_id, event.session_id, event.epoch, event.recipe, event.priority, state.number, now_s,
         rank_s(now_s, event.priority, state.limits.batch_penalty_s), event.need, [event.request_id],
-        tenant=event.tenant,
+        tenant=event.tenant, gpu_bytes=gpu_bytes,
     )
 
 
@@ -96,7 +95,7 @@ def _admit(state: State, event: RunRequested, record: ExecutionRecord | None, no
     if 0 < state.limits.tenant_gpus_max < event.recipe.gpu_count:
         state.refuse(event.request_id, over_tenant_quota(event.recipe.gpu_count, state.limits.tenant_gpus_max))
         return
-    misfit = never_fits(state.hosts, event.recipe, state.limits) if state.ready else None
+    misfit = never_fits(state, event.recipe, now_s) if state.ready else None
     if misfit is not None:
         state.refuse(event.request_id, misfit)
         return
@@ -104,23 +103,6 @@ def _admit(state: State, event: RunRequested, record: ExecutionRecord | None, no
         state.write(state.journal.open(event.execution_id, event.session_id, event.epoch))
     state.queue.put(state.runs.add(_run(state, event, now_s)))
     state.dirty = True
-
-
-def never_fits(table: HostTable, recipe: RecipeFacts, limits: Limits) -> LooseLeafError | None:
-    """Why none of the hosts, alive or not, can ever run it; None if one can, or if there is none with GPUs.
-
-    Where hosts are started by demand, one like those that there once were may come again.
-    """
-    if any(host.holds(recipe) for host in table.with_gpus()) or (limits.hosts_max and table.could_hold(recipe)):
-        return None
-    hosts = list(table.with_gpus())
-    if not hosts:
-        return None
-    largest = max(host.gpu_count for host in hosts)
-    if recipe.gpu_count > largest:
-        return never_fits_count(recipe.gpu_count, largest)
-    able = [host for host in hosts if host.gpu_count >= recipe.gpu_count]
-    return never_fits_bytes(recipe.device_bytes, max(recipe.gpu_count * host.gpu_memory_bytes for host in able))
 
 
 def run_cancelled(state: State, event: RunCancelled, now_s: float) -> None:

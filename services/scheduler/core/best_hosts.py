@@ -48,3 +48,13 @@ class BestHosts:
         for entry in passed_over:
             heapq.heappush(self._heap, entry)
         return found
+
+    def take_up_to(self, key: Any) -> list[HostId]:
+        """Leaves out all hosts whose key is at most `key`, and returns them."""
+        taken = []
+        while self._heap and self._heap[0][0] <= key:
+            found, host_id = heapq.heappop(self._heap)
+            if self._keys.get(host_id) == found:
+                del self._keys[host_id]
+                taken.append(host_id)
+        return taken

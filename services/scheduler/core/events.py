@@ -18,6 +18,7 @@ from looseleaf.services.scheduler.core.facts import (
     WorkerReport,
     WorkerStage,
 )
+from looseleaf.services.scheduler.core.shapes import HostShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +159,19 @@ class PreparationFailed:
 
 @dataclass(frozen=True, slots=True)
 class PowerOnFailed:
-    """The provider could not start so many of the hosts that PowerOn asked for."""
+    """The provider could not start so many of the hosts that PowerOn asked for; `shape`: of that kind."""
 
     count: int
     reason: str
+    shape: HostShape | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class HostsStarting:
-    """The provider has begun to start these hosts."""
+    """The provider has begun to start these hosts, of this kind if it is known."""
 
     host_ids: tuple[HostId, ...]
+    shape: HostShape | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +193,13 @@ class StopHostFailed:
 class HostsProvided:
     """The hosts that the provider can end; before the first of these events: all.
 
-    `running`: those that are paid for, booting ones included; None if it did not tell.
+    `running`: those that are paid for, booting ones included; None if it did not tell. `shapes`: the kinds of hosts
+    that it can start, the usual one first; empty: like those that there were.
     """
 
     host_ids: frozenset[HostId]
     running: frozenset[HostId] | None = None
+    shapes: tuple[HostShape, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

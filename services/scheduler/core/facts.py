@@ -75,8 +75,9 @@ class WorkerStage(IntEnum):
 class RecipeFacts:
     """What placement needs of an execution recipe (§3.1).
 
-    `exact` is False when only the text hash and the version are known, as from a heartbeat. `environment_id`: what was
-    installed in the kernel's environment; empty: unknown.
+    `device_bytes`: what its variables take on all of its GPUs. `peak_bytes`: the most that earlier runs of such a cell
+    held there, 0 if that is not known. `exact` is False when only the text hash and the version are known, as from a
+    heartbeat. `environment_id`: what was installed in the kernel's environment; empty: unknown.
     """
 
     source_hash: str
@@ -87,6 +88,17 @@ class RecipeFacts:
     device_bytes: int = 0
     exact: bool = True
     environment_id: str = ""
+    peak_bytes: int = 0
+
+    @property
+    def gpu_bytes(self) -> int:
+        """What its variables take on each of its GPUs."""
+        return -(-self.device_bytes // self.gpu_count)
+
+    @property
+    def gpu_peak_bytes(self) -> int:
+        """What such a cell held on each of its GPUs at most, or its variables take now."""
+        return -(-max(self.device_bytes, self.peak_bytes) // self.gpu_count)
 
     def covers(self, needed: RecipeFacts) -> bool:
         """True if a worker made ready for this recipe holds all that `needed` names, at the same version."""
@@ -184,6 +196,8 @@ class HostReport:
     gpu: GpuDescription | None = None
     # Sessions with versions that are nowhere but in this host's arena.
     staged_sessions: int = 0
+    # Memory in use on each GPU, by whomever; empty: not known.
+    gpu_used_bytes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

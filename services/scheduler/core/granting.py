@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from looseleaf.ids import HostId, SessionId, WorkerId
 from looseleaf.services.scheduler.core.actions import GrantLease, NotifyLease, UndrainHost
-from looseleaf.services.scheduler.core.admission import never_fits
 from looseleaf.services.scheduler.core.endings import end_lease, refuse_run, revoke, send_revoke
 from looseleaf.services.scheduler.core.events import EvictionEnded, GrantFailed, LeaseGranted
 from looseleaf.services.scheduler.core.facts import Lease, StartPath
 from looseleaf.services.scheduler.core.fairness import in_turn
+from looseleaf.services.scheduler.core.fitting import never_fits, wanted_gpu_bytes
 from looseleaf.services.scheduler.core.holds import lost_need
 from looseleaf.services.scheduler.core.hosts import Liveness
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
@@ -27,7 +27,7 @@ def place_runs(state: State, now_s: float) -> None:
     """Places what fits, in queue order; a session's later run never overtakes its earlier one."""
     if state.capacity_changed:
         state.capacity_changed = False
-        _refuse_misfits(state)
+        _refuse_misfits(state, now_s)
     if state.queue.needy:
         for run in _first_of_each_session(state, now_s):
             _refuse_for_need(state, run, now_s)
@@ -43,7 +43,7 @@ def place_runs(state: State, now_s: float) -> None:
         preparation = state.preparations.get(run.session_id)
         preparing_on = preparation.host_id if preparation else None
         target = place(run, state.rooms, preparing_on, closed, now_s)
-        if target is None and state.hosts.retiring and _take_back(state, run, now_s):
+        if target is None and state.hosts.retiring - state.hosts.yielding and _take_back(state, run, now_s):
             target = place(run, state.rooms, preparing_on, closed, now_s)
         if target is None:
             _reserve_for_gang(state, run, closed, now_s)
@@ -55,8 +55,9 @@ def place_runs(state: State, now_s: float) -> None:
 def _take_back(state: State, run: Run, now_s: float) -> bool:
     """A host that is to go stays, since a run would wait otherwise; the one with most leases that has the room."""
     able = [
-        room for host_id in sorted(state.hosts.retiring) if host_id in state.rooms
-        and len((room := state.rooms.room(host_id)).free) >= run.recipe.gpu_count and room.host.holds(run.recipe)
+        room for host_id in sorted(state.hosts.retiring - state.hosts.yielding) if host_id in state.rooms
+        and len((room := state.rooms.room(host_id)).free) >= run.recipe.gpu_count
+        and room.host.fits(run.recipe.gpu_count, run.gpu_bytes)
         and not room.host.draining and room.host.liveness(now_s, state.limits) is Liveness.DRAINING]
     if not able:
         return False
@@ -74,10 +75,9 @@ def over_quota(state: State, run: Run) -> bool:
     return bool(limit) and state.shares.gpus(run.tenant) + run.recipe.gpu_count > limit
 
 
-def waiting_gpus(state: State, now_s: float) -> int:
-    """GPUs that the runs need which wait for nothing else."""
-    return sum(
-        run.recipe.gpu_count for run in _first_of_each_session(state, now_s) if not over_quota(state, run))
+def waiting_runs(state: State, now_s: float) -> list[Run]:
+    """Runs that wait for nothing but GPUs, in turn."""
+    return [run for run in _first_of_each_session(state, now_s) if not over_quota(state, run)]
 
 
 def _first_of_each_session(state: State, now_s: float) -> Iterator[Run]:
@@ -95,11 +95,13 @@ def _refuse_for_need(state: State, run: Run, now_s: float) -> None:
         refuse_run(state, run, error)
 
 
-def _refuse_misfits(state: State) -> None:
+def _refuse_misfits(state: State, now_s: float) -> None:
     for run in state.queue:
-        misfit = never_fits(state.hosts, run.recipe, state.limits)
+        misfit = never_fits(state, run.recipe, now_s)
         if misfit is not None:
             refuse_run(state, run, misfit)
+        elif not run.need.worker_id:
+            run.gpu_bytes = wanted_gpu_bytes(state, run.recipe, now_s)
 
 
 def _reserve_for_gang(state: State, run: Run, closed: set[HostId], now_s: float) -> None:
@@ -108,7 +110,7 @@ def _reserve_for_gang(state: State, run: Run, closed: set[HostId], now_s: float)
         return
     able = {
         host.host_id for host in state.hosts.open_for_work(now_s)
-        if host.host_id not in closed and host.holds(run.recipe)}
+        if host.host_id not in closed and host.fits(run.recipe.gpu_count, run.gpu_bytes)}
     if not able:
         return
     if run.reserved_host not in able:
@@ -156,7 +158,7 @@ def eviction_ended(state: State, event: EvictionEnded, now_s: float) -> None:
     worker = state.hosts.worker(event.host_id, event.worker_id)
     if host is not None and worker is not None:
         worker.evicting = False
-        state.hosts.touch(event.host_id)
+        state.hosts.touch(event.host_id, worker)
         if event.evicted:
             state.lose_worker(worker, now_s)
             del host.workers[event.worker_id]
@@ -216,7 +218,7 @@ def deliver(state: State, entry: LeaseEntry, now_s: float) -> None:
         state.speculation.unpark(worker, session, now_s, used=used)
         worker.parked = False
         worker.prepared, worker.merged = None, None
-        state.hosts.touch(lease.host_id)
+        state.hosts.touch(lease.host_id, worker)
         state.greedy.touch(worker, frequency)
     run = state.runs.pop(lease.execution_id)
     for waiter in run.waiters if run is not None else ():

@@ -5,18 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 from looseleaf.errors import CapacityExceeded, PreconditionFailed
-from looseleaf.ids import LeaseId
+from looseleaf.ids import HostId, LeaseId
 from looseleaf.services.scheduler.core.actions import AnswerHeartbeat
 from looseleaf.services.scheduler.core.endings import lose_host, lose_lease, revoke
 from looseleaf.services.scheduler.core.events import HeartbeatReceived
 from looseleaf.services.scheduler.core.facts import ExecutionState, HostReport, Lease, WorkerStage
 from looseleaf.services.scheduler.core.fencing import see_epoch
+from looseleaf.services.scheduler.core.fitting import may_end
 from looseleaf.services.scheduler.core.granting import deliver
 from looseleaf.services.scheduler.core.holds import drop_stale_holds, take_ended_holders
-from looseleaf.services.scheduler.core.hosts import Host, Liveness, merge_report, supersede
+from looseleaf.services.scheduler.core.hosts import Host, Liveness
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus, renew
+from looseleaf.services.scheduler.core.merging import merge_report, supersede
 from looseleaf.services.scheduler.core.preparing import host_lost, park
 from looseleaf.services.scheduler.core.provisioning import forget_host
+from looseleaf.services.scheduler.core.shapes import HostShape
 from looseleaf.services.scheduler.core.state import State
 
 _RUNNING = {WorkerStage.RUNNING: ExecutionState.STARTED, WorkerStage.SAVING: ExecutionState.FINISHED}
@@ -30,7 +33,8 @@ def heartbeat_received(state: State, event: HeartbeatReceived, now_s: float) -> 
         return
     took_work, capacity = host.takes_work(now_s, state.limits), (host.gpu_count, host.gpu_memory_bytes)
     was_alive = host.alive and host.heartbeats > 0
-    merge = merge_report(host, report, now_s, state.number, state.limits, state.released)
+    merge = merge_report(
+        host, report, now_s, state.number, state.limits, state.released, _taken_gpus(state, host.host_id))
     take_ended_holders(state, report, now_s)
     dropped = drop_stale_holds(state, host)
     for worker in merge.gone:
@@ -54,9 +58,16 @@ def heartbeat_received(state: State, event: HeartbeatReceived, now_s: float) -> 
         state.dirty = True
     if capacity != (host.gpu_count, host.gpu_memory_bytes):
         state.capacity_changed = state.dirty = True
-        state.hosts.learn_shape(host)
+        if may_end(state, host):
+            state.shapes.learn(host.shape)
         state.hosts.touch(host.host_id)
     state.act(AnswerHeartbeat(event.request_id, tuple(renewed), tuple(unknown), host.retiring))
+
+
+def _taken_gpus(state: State, host_id: HostId) -> set[int]:
+    """GPUs of a host that a lease holds or a preparation is to lie on."""
+    leased = {index for entry in state.leases.on_host(host_id) for index in entry.lease.gpu_indices}
+    return leased | {index for prepare in state.preparations.on_host(host_id) for index in prepare.gpu_indices}
 
 
 def _known_host(state: State, event: HeartbeatReceived, now_s: float) -> Host | None:
@@ -77,7 +88,7 @@ def _known_host(state: State, event: HeartbeatReceived, now_s: float) -> Host | 
         host = Host(report.host_id, report.address, report.incarnation, now_s)
         state.hosts.add(host)
         if report.gpu_count:
-            state.boots.came(report.host_id)
+            state.boots.came(report.host_id, HostShape(report.gpu_count, report.gpu_memory_bytes))
     elif report.incarnation in host.past_incarnations:
         state.refuse(event.request_id, PreconditionFailed(
             "STALE_INCARNATION", f"Host {report.host_id} has been started anew since: this daemon is out, or two"

@@ -1,28 +1,19 @@
-"""Hosts and their workers as the scheduler sees them: heartbeats merged with what it was told in between.
-
-A heartbeat may have been composed before the last order reached the daemon. So a worker that was touched since
-(`settled` False) keeps its state over one heartbeat, and a missing one counts as gone only after
-`missed_heartbeats_max` in a row.
-"""
+"""A host and its workers as the scheduler sees them."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from looseleaf.devices.description import GpuDescription
 from looseleaf.ids import ExecutionId, HostId, SessionId, Version, WorkerId
-from looseleaf.services.scheduler.core.facts import (
-    Hold,
-    HostRecord,
-    HostReport,
-    RecipeFacts,
-    WorkerReport,
-    WorkerStage,
-)
+from looseleaf.services.scheduler.core.facts import Hold, HostRecord, RecipeFacts, WorkerReport, WorkerStage
+from looseleaf.services.scheduler.core.foreign_memory import ForeignMemory
 from looseleaf.services.scheduler.core.limits import Limits
+from looseleaf.services.scheduler.core.shapes import HostShape, fits
+from looseleaf.services.scheduler.core.workers import Workers
 
 
 class Liveness(StrEnum):
@@ -113,7 +104,8 @@ class Host:
     awaited: bool = False
     # Did not answer an order: no new work before this heartbeat.
     unresponsive_until: int = 0
-    workers: dict[WorkerId, Worker] = field(default_factory=dict)
+    foreign: ForeignMemory = field(default_factory=ForeignMemory)
+    workers: Workers[Worker] = field(default_factory=Workers)
     past_incarnations: deque[str] = field(default_factory=deque)
 
     def liveness(self, now_s: float, limits: Limits) -> Liveness:
@@ -129,232 +121,28 @@ class Host:
         """True if new leases and workers may go there."""
         return self.liveness(now_s, limits) is Liveness.ALIVE and self.heartbeats >= self.unresponsive_until
 
+    @property
+    def shape(self) -> HostShape:
+        """What kind of host it is."""
+        return HostShape(self.gpu_count, self.gpu_memory_bytes)
+
     def holds(self, recipe: RecipeFacts) -> bool:
-        """True if the cell's GPUs and what it needs on them fit on this host when nobody else is there."""
-        return fits(self.gpu_count, self.gpu_memory_bytes, recipe)
+        """True if the cell's GPUs and the variables that it needs there fit on this host when nobody else is there."""
+        return self.fits(recipe.gpu_count, recipe.gpu_bytes)
+
+    def fits(self, gpu_count: int, gpu_bytes: int) -> bool:
+        """The same of so many GPUs and bytes on each."""
+        return fits(self.gpu_count, self.gpu_memory_bytes, gpu_count, gpu_bytes)
+
+    @property
+    def least_spare_bytes(self) -> float:
+        """Memory that a cell may have on each of its GPUs, others than our workers left out; infinite if not known."""
+        return self.gpu_memory_bytes - self.foreign.most_bytes if self.gpu_memory_bytes else math.inf
+
+    def spare_bytes(self, index: int) -> float:
+        """The same of one GPU."""
+        return self.gpu_memory_bytes - self.foreign.on(index) if self.gpu_memory_bytes else math.inf
 
     def record(self) -> HostRecord:
         """What the journal keeps of it."""
         return HostRecord(self.host_id, self.address, self.incarnation, self.alive)
-
-
-def fits(gpu_count: int, gpu_memory_bytes: int, recipe: RecipeFacts) -> bool:
-    """True if the cell fits on so many GPUs of that memory. 0 bytes are not known: then the cell itself will tell."""
-    if gpu_count < recipe.gpu_count:
-        return False
-    return not gpu_memory_bytes or recipe.device_bytes <= recipe.gpu_count * gpu_memory_bytes
-
-
-class HostTable:
-    """Every known host, dead ones included until they are forgotten.
-
-    Who changes a worker or what a host offers calls `touch`: indexes are brought up to date from `changed`.
-    """
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._hosts: dict[HostId, Host] = {}
-        self._ordered: list[Host] | None = None
-        # Hosts whose room must be looked at again.
-        self.changed: set[HostId] = set()
-        self._unindexed: set[HostId] = set()
-        # Those that provisioning wants to go.
-        self.retiring: set[HostId] = set()
-        self._shapes: set[tuple[int, int]] = set()
-        self._sessions_on: dict[HostId, set[SessionId]] = {}
-        self._hosts_of: dict[SessionId, set[HostId]] = {}
-
-    def __iter__(self) -> Iterator[Host]:
-        """Hosts ordered by id."""
-        if self._ordered is None:
-            self._ordered = sorted(self._hosts.values(), key=lambda host: host.host_id)
-        return iter(self._ordered)
-
-    def __len__(self) -> int:
-        return len(self._hosts)
-
-    def get(self, host_id: HostId) -> Host | None:
-        """The host, or None if it is not known."""
-        return self._hosts.get(host_id)
-
-    def add(self, host: Host) -> None:
-        """Makes a host known; replaces one of the same id."""
-        self._hosts[host.host_id] = host
-        self._ordered = None
-        self.touch(host.host_id)
-
-    def forget(self, host_id: HostId) -> None:
-        """Drops a host."""
-        del self._hosts[host_id]
-        self.retiring.discard(host_id)
-        self._ordered = None
-        self.touch(host_id)
-
-    def retire(self, host: Host, retiring: bool) -> None:
-        """The host is to go, or stays after all."""
-        host.retiring, host.clean_heartbeats = retiring, 0
-        (self.retiring.add if retiring else self.retiring.discard)(host.host_id)
-        self.touch(host.host_id)
-
-    def touch(self, host_id: HostId) -> None:
-        """The host's workers, or what it offers, changed."""
-        self.changed.add(host_id)
-        self._unindexed.add(host_id)
-
-    def restore(self, record: HostRecord, now_s: float) -> None:
-        """Makes a journaled host known; it counts as last seen now and gets no work before it reports."""
-        alive = record.alive
-        self.add(Host(record.host_id, record.address, record.incarnation, now_s, alive=alive, awaited=alive))
-
-    def awaited(self) -> bool:
-        """True while a host that the journal knew alive has not reported."""
-        return any(host.awaited for host in self._hosts.values())
-
-    def learn_shape(self, host: Host) -> None:
-        """Remembers what hosts there can be, beyond the life of this one."""
-        if host.gpu_count and len(self._shapes) < self._limits.host_shapes_max:
-            self._shapes.add((host.gpu_count, host.gpu_memory_bytes))
-
-    def could_hold(self, recipe: RecipeFacts) -> bool:
-        """True if a host like one that there once was can hold the cell."""
-        return any(fits(count, memory_bytes, recipe) for count, memory_bytes in self._shapes)
-
-    def with_gpus(self) -> Iterator[Host]:
-        """Every known host with GPUs, whatever its liveness, ordered by id."""
-        return (host for host in self if host.gpu_count > 0)
-
-    def open_for_work(self, now_s: float) -> list[Host]:
-        """Hosts with GPUs that may get new work, ordered by id."""
-        return [host for host in self.with_gpus() if host.takes_work(now_s, self._limits)]
-
-    def worker(self, host_id: HostId, worker_id: WorkerId) -> Worker | None:
-        """The worker, or None if it is not known."""
-        host = self._hosts.get(host_id)
-        return host.workers.get(worker_id) if host else None
-
-    def workers_of(self, session_id: SessionId) -> list[tuple[Host, Worker]]:
-        """Every worker of a session with its host, ordered by host id."""
-        self._index_sessions()
-        hosts = [self._hosts[host_id] for host_id in sorted(self._hosts_of.get(session_id, ()))]
-        return [(host, w) for host in hosts for w in host.workers.values() if w.session_id == session_id]
-
-    def _index_sessions(self) -> None:
-        for host_id in self._unindexed:
-            host = self._hosts.get(host_id)
-            before = self._sessions_on.pop(host_id, set())
-            now = {worker.session_id for worker in host.workers.values()} if host is not None else set()
-            if now:
-                self._sessions_on[host_id] = now
-            for session_id in now - before:
-                self._hosts_of.setdefault(session_id, set()).add(host_id)
-            for session_id in before - now:
-                self._hosts_of[session_id].discard(host_id)
-                if not self._hosts_of[session_id]:
-                    del self._hosts_of[session_id]
-        self._unindexed.clear()
-
-
-def supersede(host: Host, report: HostReport, limits: Limits) -> None:
-    """The daemon was started anew: its workers are gone, its old incarnation is remembered as old."""
-    host.past_incarnations.append(host.incarnation)
-    while len(host.past_incarnations) > limits.incarnations_max:
-        host.past_incarnations.popleft()
-    host.incarnation = report.incarnation
-    # The count of heartbeats goes on, since others remember numbers of it.
-    host.alive = False
-    host.unresponsive_until = 0
-    host.workers.clear()
-
-
-@dataclass(slots=True)
-class Merge:
-    """What a snapshot changed: workers that completed a cell or are gone; whether a run that waits may fit now."""
-
-    completed: list[Worker] = field(default_factory=list)
-    gone: list[Worker] = field(default_factory=list)
-    # Found with data on GPUs that the daemon holds no lease for.
-    parked: list[Worker] = field(default_factory=list)
-    changed: bool = False
-    # Something else that an index of the host's room knows changed.
-    touched: bool = False
-
-
-def merge_report(
-    host: Host, report: HostReport, now_s: float, event_number: int, limits: Limits,
-    released: Callable[[ExecutionId], bool],
-) -> Merge:
-    """Takes a snapshot in.
-
-    `released(execution_id)` is True if that execution ended and gave its GPU back: a worker that the snapshot
-    shows running it has completed since.
-    """
-    host.address, host.gpu_count, host.device_kind = report.address, report.gpu_count, report.device_kind
-    host.gpu_memory_bytes, host.draining, host.gpu = report.gpu_memory_bytes, report.draining, report.gpu
-    host.last_seen_s, host.alive, host.awaited, host.staged_sessions = now_s, True, False, report.staged_sessions
-    host.heartbeats += 1
-    host.clean_heartbeats = 0 if report.leases or report.staged_sessions else host.clean_heartbeats + 1
-    merge = Merge()
-    leased = {index for lease in report.leases for index in lease.gpu_indices}
-    seen = set()
-    for told in report.workers:
-        if told.stage is WorkerStage.GONE:
-            continue
-        seen.add(told.worker_id)
-        worker = host.workers.get(told.worker_id)
-        if worker is None:
-            # What it was prepared for may be under way: to be expired it must be seen for that long.
-            worker = host.workers[told.worker_id] = Worker(
-                told.worker_id, told.session_id, WorkerStage.UNSPECIFIED, prepared_at_s=now_s)
-            merge.changed = True
-        worker.missing = 0
-        if not worker.settled:
-            worker.settled = True
-            continue
-        if worker.merged == told and told.hold is None and not told.stage.busy:
-            continue
-        _update(worker, told, leased, now_s, event_number, released, merge)
-    if len(seen) < len(host.workers):
-        for worker in list(host.workers.values()):
-            if worker.worker_id not in seen:
-                worker.missing += 1
-                if worker.missing >= limits.missed_heartbeats_max:
-                    merge.gone.append(host.workers.pop(worker.worker_id))
-                    merge.changed = True
-    return merge
-
-
-def _update(
-    worker: Worker, told: WorkerReport, leased: set[int], now_s: float, event_number: int,
-    released: Callable[[ExecutionId], bool], merge: Merge,
-) -> None:
-    worker.merged = told
-    stage = told.stage
-    if worker.parked or stage is WorkerStage.DEVICE_READY:
-        was_parked, worker.parked = worker.parked, stage is WorkerStage.DEVICE_READY and leased.isdisjoint(
-            told.gpu_indices)
-        if worker.parked:
-            stage = WorkerStage.CONTEXT_READY
-            if not was_parked:
-                merge.parked.append(worker)
-    if stage.busy and told.execution_id and released(told.execution_id):
-        stage = WorkerStage.COMPLETED
-    if stage is WorkerStage.COMPLETED and worker.stage is not WorkerStage.COMPLETED:
-        merge.completed.append(worker)
-    before = (worker.session_id, worker.stage, worker.gpu_indices, now_s < worker.held_until_s)
-    worker.session_id, worker.stage, worker.version = told.session_id, stage, told.version
-    worker.gpu_indices, worker.execution_id = told.gpu_indices, told.execution_id
-    # One that was told once is there as long as the process.
-    worker.context_gpus = () if told.gpu_indices else told.context_gpus or worker.context_gpus
-    worker.resident_bytes, worker.pid = told.resident_bytes, told.pid
-    worker.take_hold(told.hold, now_s)
-    if before != (worker.session_id, worker.stage, worker.gpu_indices, now_s < worker.held_until_s):
-        merge.changed = True
-    speculative = (worker.has_run, worker.prepared_at_s)
-    # The execution id outlives the cell: a completed worker that is prepared again is host_ready.
-    worker.has_run = worker.has_run or stage.busy or stage is WorkerStage.COMPLETED or bool(told.execution_id)
-    if not told.prepared_source_hash:
-        worker.prepared = None
-    elif stage.ready and (worker.prepared is None or worker.prepared.source_hash != told.prepared_source_hash):
-        worker.prepared = RecipeFacts(told.prepared_source_hash, told.version, exact=False)
-        worker.prepared_at, worker.prepared_at_s = event_number, now_s
-    merge.touched = merge.touched or speculative != (worker.has_run, worker.prepared_at_s)

@@ -78,6 +78,10 @@ class Limits:
     estimate_leases_min: int = 3
     # A run of several GPUs that waited this long keeps one host's GPUs from later runs until it fits there.
     gang_patience_s: float = 10.0
+    # What is in use on a GPU so long after our last worker left it is somebody else's: measurements come late. And how
+    # long a cell waits for as much free memory as it was seen to use, before the room for its variables is enough.
+    gpu_settle_s: float = 15.0
+    memory_patience_s: float = 30.0
     # The queue is looked at at least this often: one forgotten reason to do so must not leave anybody waiting.
     look_again_s: float = 5.0
     # In a longer queue people are told of their places with the next tick, not after each event.

@@ -6,10 +6,9 @@ import math
 
 from looseleaf.ids import SessionId
 from looseleaf.services.scheduler.core.actions import NotifyQueue
-from looseleaf.services.scheduler.core.facts import RecipeFacts
 from looseleaf.services.scheduler.core.fairness import in_turn
 from looseleaf.services.scheduler.core.granting import over_quota
-from looseleaf.services.scheduler.core.hosts import Liveness
+from looseleaf.services.scheduler.core.hosts import Host, Liveness
 from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.state import State
 
@@ -26,7 +25,7 @@ def tell_positions(state: State, now_s: float) -> None:
         if run.session_id in held_back or state.leases.session_runs(run.session_id):
             reason = "This notebook's previous GPU cell has not ended."
         else:
-            reason = pool_reason or _run_reason(state, free, run)
+            reason = pool_reason or _run_reason(state, free, run, now_s)
         held_back.add(run.session_id)
         for waiter in run.waiters:
             if run.told.get(waiter) != (position, reason):
@@ -64,34 +63,37 @@ class _Free:
     """
 
     def __init__(self, state: State, now_s: float) -> None:
-        self._hosts = []
+        self._hosts: list[tuple[Host, list[int]]] = []
         self.kept_until_s: float | None = None
         for host in state.hosts.open_for_work(now_s):
             kept = {i: w.held_until_s for w in host.workers.values() if now_s < w.held_until_s for i in w.gpu_indices}
             open_ = [index for index in range(host.gpu_count) if not state.leases.occupied(host.host_id, index)]
-            self._hosts.append((host, sum(1 for index in open_ if index not in kept)))
+            self._hosts.append((host, [index for index in open_ if index not in kept]))
             for until_s in (kept[index] for index in open_ if index in kept):
                 self.kept_until_s = until_s if self.kept_until_s is None else min(self.kept_until_s, until_s)
-        self.anywhere = max((count for _host, count in self._hosts), default=0)
-        self._smallest_gpu_bytes = min((host.gpu_memory_bytes for host, _count in self._hosts), default=0)
+        self.anywhere = max((len(free) for _host, free in self._hosts), default=0)
+        self._least_spare_bytes = min((host.least_spare_bytes for host, _free in self._hosts), default=0)
 
-    def for_cell(self, recipe: RecipeFacts) -> int:
-        """Of the hosts that can hold the cell only."""
+    def for_run(self, run: Run, spare_bytes: int) -> int:
+        """Of the hosts that can hold the cell only, and of GPUs with so much memory that others leave."""
         # Most cells fit anywhere: the hosts are gone through for large ones alone.
-        if recipe.device_bytes <= recipe.gpu_count * self._smallest_gpu_bytes:
+        if max(spare_bytes, run.gpu_bytes) <= self._least_spare_bytes:
             return self.anywhere
-        return max((count for host, count in self._hosts if host.holds(recipe)), default=0)
+        return max((
+            sum(1 for index in free if host.spare_bytes(index) >= spare_bytes)
+            for host, free in self._hosts if host.fits(run.recipe.gpu_count, run.gpu_bytes)), default=0)
 
 
-def _run_reason(state: State, free: _Free, run: Run) -> str:
+def _run_reason(state: State, free: _Free, run: Run, now_s: float) -> str:
     if over_quota(state, run):
         return f"Your team already uses {state.shares.gpus(run.tenant)} of its {_gpus(state.limits.tenant_gpus_max)}."
-    count, largest_free = run.recipe.gpu_count, free.for_cell(run.recipe)
+    count, largest_free = run.recipe.gpu_count, free.for_run(run, run.spare_gpu_bytes(now_s, state.limits))
+    more = " Another host is being started." if state.boots.count else ""
     if count > 1:
         verb = "is" if largest_free == 1 else "are"
-        return f"Needs {count} GPUs on one host; at most {largest_free} {verb} free on one."
+        return f"Needs {count} GPUs on one host; at most {largest_free} {verb} free on one.{more}"
     if free.anywhere and not largest_free:
-        return "No GPU with enough memory for this cell's variables is free."
+        return f"No GPU with enough memory for this cell's variables is free.{more}"
     if not free.anywhere and free.kept_until_s is not None:
         wait_s = max(1, math.ceil(free.kept_until_s - run.arrived_at_s))
         return f"A GPU keeps variables that cannot be saved, for at most {wait_s} s from this cell's Run on."
@@ -105,7 +107,6 @@ def _run_reason(state: State, free: _Free, run: Run) -> str:
         return "The GPU host refused the cell and is asked again."
     if largest_free:
         return "Free GPUs are kept for a cell that waits for several of them."
-    more = " Another host is being started." if state.boots.count else ""
     return f"{_gpus(state.leases.gpus)} busy with {'another notebook' if others == 1 else 'other notebooks'}.{more}"
 
 

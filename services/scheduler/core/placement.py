@@ -54,13 +54,13 @@ def place(
         host = index.host(host_id)
         return (
             host_id not in closed and host.heartbeats >= run.avoided.get(host_id, 0)
-            and host.takes_work(now_s, index.limits) and host.holds(run.recipe))
+            and host.takes_work(now_s, index.limits) and host.fits(run.recipe.gpu_count, run.gpu_bytes))
 
     likely = index.hosts_of(run.session_id)
     if preparing_on is not None:
         likely.add(preparing_on)
     best: tuple[tuple[Rank, str], Placement] | None = None
-    for host_id in _worth_a_look(run, index, likely, usable):
+    for host_id in _worth_a_look(run, index, likely, usable, now_s):
         room = index.room(host_id)
         for option, grade in _options(run, room, preparing_on, now_s, index.limits):
             key = (_rank(room, option, grade, now_s, index.limits), host_id)
@@ -70,19 +70,27 @@ def place(
 
 
 def _worth_a_look(
-    run: Run, index: RoomIndex, likely: set[HostId], usable: Callable[[HostId], bool],
+    run: Run, index: RoomIndex, likely: set[HostId], usable: Callable[[HostId], bool], now_s: float,
 ) -> Iterator[HostId]:
-    """Hosts among which the best placement is: those with workers of the session, and the best one for a new worker."""
-    for host_id in likely:
+    """Hosts among which the best placement is: those with workers of the session, and the best one for a new worker.
+
+    Where others than our workers leave too little memory on some GPU only a look at the host tells.
+    """
+    tight = index.tight_hosts(run.spare_gpu_bytes(now_s, index.limits))
+
+    def roomy(host_id: HostId) -> bool:
+        return host_id not in tight and usable(host_id)
+
+    for host_id in likely | tight:
         if usable(host_id) and index.room(host_id).open:
             yield host_id
     if run.need.worker_id:
         return
-    free = index.with_free(run.recipe.gpu_count, usable)
+    free = index.with_free(run.recipe.gpu_count, roomy)
     if free is not None:
         yield free
     elif run.recipe.gpu_count == 1:
-        cheapest = index.cheapest.first(usable)
+        cheapest = index.cheapest.first(roomy)
         if cheapest is not None:
             yield cheapest
     else:
@@ -107,14 +115,15 @@ def _options(
 ) -> list[tuple[Placement, int]]:
     """Placements on one host, each with a grade of the worker it offers, 0 the readiest."""
     found = []
-    needed = run.need.worker_id
+    needed, spare_bytes = run.need.worker_id, run.spare_gpu_bytes(now_s, limits)
     for worker in room.idle_of(run.session_id):
         if needed and worker.worker_id != needed:
             continue
-        option = _on_worker(run, room, worker, now_s, limits)
+        option = _on_worker(run, room, worker, spare_bytes, now_s, limits)
         if option is not None:
             found.append((option, _GRADES[option.path]))
-    fresh = None if needed else take_gpus(room, run.recipe.gpu_count, (), None, now_s, limits)
+    fresh = None if needed else take_gpus(
+        room, run.recipe.gpu_count, (), None, now_s, limits, spare_bytes)
     if fresh is not None:
         gpus, victims = fresh
         option = Placement(room.host.host_id, gpus, WorkerId(""), StartPath.COLD, victims)
@@ -122,13 +131,15 @@ def _options(
     return found
 
 
-def _on_worker(run: Run, room: HostRoom, worker: Worker, now_s: float, limits: Limits) -> Placement | None:
+def _on_worker(
+    run: Run, room: HostRoom, worker: Worker, spare_bytes: int, now_s: float, limits: Limits,
+) -> Placement | None:
     count = run.recipe.gpu_count
     bound = worker.gpu_indices
     # A device context cannot change its set of GPUs: a bound worker serves only cells of that many.
     if bound and (len(bound) != count or not all(index in room.warm for index in bound)):
         return None
-    taken = take_gpus(room, count, bound, worker, now_s, limits)
+    taken = take_gpus(room, count, bound, worker, now_s, limits, spare_bytes)
     if taken is None:
         return None
     gpus, victims = taken

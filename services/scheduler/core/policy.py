@@ -107,7 +107,7 @@ def _dispatch(state: State, event: Event, now_s: float) -> None:
         case PreparationFailed():
             preparing.preparation_failed(state, event, now_s)
         case PowerOnFailed():
-            state.boots.fail(event.count, now_s)
+            state.boots.fail(event.shape, event.count, now_s)
         case HostsStarting():
             hosts_starting(state, event, now_s)
         case HostEnded():

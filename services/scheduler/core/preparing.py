@@ -62,7 +62,7 @@ def _start(state: State, event: PreparationRequested, now_s: float) -> None:
     for host, worker in own:
         if worker.prepared is not None and worker.prepared.covers(event.recipe):
             worker.prepared_at_s = now_s
-            state.hosts.touch(host.host_id)
+            state.hosts.touch(host.host_id, worker)
             if choose_stage(state, event, host, worker, now_s)[0] > reached(worker):
                 _order(state, event, host, worker, now_s)
             else:
@@ -158,7 +158,7 @@ def _order(state: State, event: PreparationRequested, host: Host, worker: Worker
         if not worker.gpu_indices:
             # A Run that comes meanwhile goes there too.
             worker.context_gpus = gpus or worker.context_gpus
-        state.hosts.touch(host.host_id)
+        state.hosts.touch(host.host_id, worker)
     data, context = (gpus, ()) if stage is WorkerStage.DEVICE_READY else ((), gpus)
     state.preparations.add(Preparation(
         event.request_id, event.session_id, event.epoch, event.recipe, host.host_id, host.incarnation, worker_id,
@@ -183,7 +183,6 @@ def worker_prepared(state: State, event: WorkerPrepared, now_s: float) -> None:
             worker = host.workers[event.worker_id] = Worker(
                 event.worker_id, preparation.session_id, WorkerStage.HOST_READY, pid=event.pid)
         worker.preparing = False
-        state.hosts.touch(host.host_id)
         if event.worker_id != preparation.worker_id and (old := host.workers.get(preparation.worker_id)) is not None:
             # Its daemon would not use it any more, as after an install.
             old.preparing, old.prepared, old.merged, old.context_gpus = False, None, None, ()
@@ -198,6 +197,7 @@ def worker_prepared(state: State, event: WorkerPrepared, now_s: float) -> None:
             worker.prepare_ms = event.prepare_ms
             worker.resident_bytes = max(worker.resident_bytes, event.resident_bytes)
             worker.unsettle()
+        state.hosts.touch(host.host_id, worker)
         state.dirty = True
     for waiter in preparation.waiters:
         state.act(AnswerPreparation(waiter, event.worker_id, preparation.host_id, event.prepare_ms))
@@ -242,7 +242,7 @@ def demote(state: State, host: Host, worker: Worker) -> None:
     """Frees the GPUs of a speculative worker; what it holds in host memory stays ready."""
     assert worker.prepared is not None
     worker.preparing = True
-    state.hosts.touch(host.host_id)
+    state.hosts.touch(host.host_id, worker)
     request_id = f"demote-{state.number}-{worker.worker_id}"
     epoch = state.sessions.epoch(worker.session_id)
     state.preparations.add(Preparation(
@@ -265,7 +265,7 @@ def demote_expired(state: State, now_s: float) -> None:
             continue
         if worker.over_share != (parked.tenant in over):
             worker.over_share = parked.tenant in over
-            state.hosts.touch(host.host_id)
+            state.hosts.touch(host.host_id, worker)
         idle = not worker.evicting and worker.worker_id not in state.leases.workers_in_use(host.host_id)
         old = now_s - worker.prepared_at_s >= state.limits.speculative_expiry_s
         if idle and old and worker.prepared is not None and state.preparations.get(worker.session_id) is None:
@@ -282,7 +282,7 @@ def preparation_failed(state: State, event: PreparationFailed, now_s: float) -> 
         worker.preparing = False
         state.speculation.drop(worker)
         worker.prepared, worker.merged, worker.context_gpus = None, None, ()
-        state.hosts.touch(preparation.host_id)
+        state.hosts.touch(preparation.host_id, worker)
     reason = f"The worker could not be prepared ({event.message or event.reason})."
     for waiter in preparation.waiters:
         _skip(state, waiter, reason)

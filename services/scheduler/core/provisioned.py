@@ -15,9 +15,10 @@ _LEASED: Final = {ExecutionState.STARTED: "running", ExecutionState.FINISHED: "s
 def gpus_by_state(state: State, now_s: float) -> dict[str, int]:
     """How many GPUs are in each state now: leased ones by their cell, others by what stands on them."""
     gpus = dict.fromkeys(GPU_STATES, 0)
-    gpus["boot"] = state.boots.count * state.limits.gpus_per_host
+    gpus["boot"] = state.boots.gpus
     # Not to be had any more, and paid for until the provider ends them.
     gpus["idle"] = state.host_ends.gpus
+    state.hosts.file()
     for entry in state.leases:
         record = state.journal.get(entry.lease.execution_id)
         # A cell of which the journal has forgotten everything may still run.
@@ -31,7 +32,7 @@ def gpus_by_state(state: State, now_s: float) -> dict[str, int]:
 
 def _count_unleased(state: State, host: Host, gpus: dict[str, int]) -> None:
     stands: dict[int, str] = {}
-    for worker in host.workers.values():
+    for worker in host.workers.bound():
         for index in worker.gpu_indices:
             if worker.has_run or index not in stands:
                 stands[index] = "warm" if worker.has_run else "speculative"

@@ -1,20 +1,27 @@
 """How many hosts there should be (design §6): follows demand, drains the emptiest, never ends a running cell.
 
 Demand in GPUs = leases + runs that wait + speculative workers on GPUs, these up to the headroom only. The target is its
-peak in the last `demand_peak_s`, plus headroom, in whole hosts. Looked at with ticks only. Off while `hosts_max` is 0.
+peak in the last `demand_peak_s`, plus headroom, in whole hosts of the usual kind. Beside it a host of the right kind is
+started for each run that no host could serve with its leases, however many GPUs there are (`unserved`); where no more
+may be started one that does not help goes (`making_way`). Looked at with ticks only. Off while `hosts_max` is 0.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 
 from looseleaf.ids import HostId
 from looseleaf.services.scheduler.core.actions import DrainHost, PowerOn, StopHost, UndrainHost
 from looseleaf.services.scheduler.core.events import HostsProvided, HostsStarting
-from looseleaf.services.scheduler.core.granting import waiting_gpus
+from looseleaf.services.scheduler.core.fitting import may_end
+from looseleaf.services.scheduler.core.granting import waiting_runs
 from looseleaf.services.scheduler.core.hosts import Host, Liveness
 from looseleaf.services.scheduler.core.limits import Limits
+from looseleaf.services.scheduler.core.making_way import host_to_go, last_of_its_kind
+from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.state import State
+from looseleaf.services.scheduler.core.unserved import Unserved, unserved
 
 
 def target_gpus(peak_gpus: float, limits: Limits) -> int:
@@ -33,23 +40,31 @@ def provision(state: State, speculative_gpus: int, now_s: float) -> None:
     boots = state.boots
     living = [host for host in state.hosts.with_gpus() if host.liveness(now_s, limits) is not Liveness.DEAD]
     boots.drop(host.host_id for host in living)
-    for host_id in boots.expire(now_s):
-        _order_end(state, host_id, limits.gpus_per_host)
+    for host_id, shape in boots.expire(now_s):
+        _order_end(state, host_id, shape.gpu_count)
     for host_id in state.host_ends.due(now_s):
         state.act(StopHost(host_id))
     _end_silent(state, now_s)
     bounded = min(speculative_gpus, limits.headroom_hosts * limits.gpus_per_host)
-    peak = state.demand.add(state.leases.gpus + waiting_gpus(state, now_s) + bounded, now_s)
-    target = target_gpus(peak, limits)
+    waiting = waiting_runs(state, now_s)
+    waiting_gpus = sum(run.recipe.gpu_count for run in waiting)
+    target = target_gpus(state.demand.add(state.leases.gpus + waiting_gpus + bounded, now_s), limits)
     staying = [host for host in living if not host.retiring and not host.draining]
-    have = sum(host.gpu_count for host in staying) + boots.count * limits.gpus_per_host
-    if have < target:
-        state.surplus_since_s = None
+    missing = unserved(state, staying, waiting, now_s) if waiting else []
+    if not missing:
+        # Whoever was to make way for others may be taken back.
+        state.hosts.yielding.clear()
+    have = sum(host.gpu_count for host in staying) + boots.gpus
+    if have < target or missing:
         if state.restored_at_s is not None and now_s - state.restored_at_s < limits.provision_wait_s:
             return
-        _grow(state, living, target - have, now_s)
-    else:
+        _grow(state, living, missing, target - have, now_s)
+    if have >= target:
         _shrink(state, staying, have - target, now_s)
+    else:
+        state.surplus_since_s = None
+    if missing:
+        _make_way(state, living, [one.run for one in missing], waiting, now_s)
     for host in living:
         if host.retiring and _may_stop(state, host, now_s):
             _stop(state, host, now_s)
@@ -57,17 +72,26 @@ def provision(state: State, speculative_gpus: int, now_s: float) -> None:
 
 def hosts_starting(state: State, event: HostsStarting, now_s: float) -> None:
     """The boots have names now; a host that was quicker than the provider's answer is there already."""
+    if state.provided_hosts is not None:
+        state.provided_hosts |= set(event.host_ids)
     for host_id in event.host_ids:
         host = state.hosts.get(host_id)
         if host is None or host.liveness(now_s, state.limits) is Liveness.DEAD:
-            state.boots.started(host_id, now_s)
+            state.boots.started(host_id, event.shape, now_s)
 
 
 def hosts_provided(state: State, event: HostsProvided, now_s: float) -> None:
     """What the provider says of its hosts is the truth: boots that failed, and hosts that nobody here knew of."""
+    news = event.host_ids != state.provided_hosts or (event.running is not None and not state.provider_listed)
     state.provided_hosts = event.host_ids
     if event.running is None:
         return
+    state.provider_listed = True
+    for host in state.hosts.with_gpus():
+        if may_end(state, host):
+            state.shapes.learn(host.shape)
+    if state.shapes.offer(event.shapes) or news:
+        state.capacity_changed = state.dirty = True
     state.host_ends.keep(event.running)
     state.boots.keep(event.running, now_s)
     for host_id in sorted(event.running):
@@ -77,7 +101,7 @@ def hosts_provided(state: State, event: HostsProvided, now_s: float) -> None:
 
 def forget_host(state: State, host: Host, now_s: float) -> None:
     """A host that was dead for long; one that may be paid for is ended."""
-    if state.limits.hosts_max and _ours(state, host):
+    if state.limits.hosts_max and may_end(state, host):
         _stop(state, host, now_s)
     else:
         state.drop_host(host.host_id)
@@ -92,33 +116,52 @@ def _end_silent(state: State, now_s: float) -> None:
 
 
 def _silent(state: State) -> list[Host]:
-    return [host for host in state.hosts if not host.alive and _ours(state, host)]
+    return [host for host in state.hosts if not host.alive and may_end(state, host)]
 
 
-def _ours(state: State, host: Host) -> bool:
-    if state.provided_hosts is None:
-        return host.gpu_count > 0
-    return host.host_id in state.provided_hosts
-
-
-def _grow(state: State, living: list[Host], missing_gpus: int, now_s: float) -> None:
-    """Takes hosts back that were to go, the fullest first; then asks for new ones."""
-    retiring = [host for host in living if host.retiring and not host.draining]
+def _grow(state: State, living: list[Host], missing: list[Unserved], missing_gpus: int, now_s: float) -> None:
+    """Asks for hosts that runs wait for; takes hosts back that were to go, the fullest first; then asks for others."""
+    orders = Counter([one.shape for one in missing[: max(0, _hosts_to_start(state, living))]])
+    missing_gpus -= sum(shape.gpu_count * count for shape, count in orders.items())
+    retiring = [
+        host for host in living if host.retiring and not host.draining and host.host_id not in state.hosts.yielding]
     for host in sorted(retiring, key=lambda host: (-len(state.leases.on_host(host.host_id)), host.host_id)):
-        if missing_gpus <= 0:
-            return
-        _retire(state, host, False)
-        state.act(UndrainHost(host.host_id))
-        missing_gpus -= host.gpu_count
-    # Hosts that may be paid for, whether they are of use or not.
-    paid = len(living) + state.boots.count + len(state.host_ends) + len(_silent(state))
-    room = state.limits.hosts_max - paid
-    count = min(math.ceil(missing_gpus / state.limits.gpus_per_host), room)
-    if count > 0 and now_s >= state.boots.not_before_s:
-        state.boots.order(count, now_s)
-        state.act(PowerOn(count))
+        if missing_gpus > 0:
+            _retire(state, host, False)
+            state.act(UndrainHost(host.host_id))
+            missing_gpus -= host.gpu_count
+    usual = state.shapes.usual
+    more = min(math.ceil(missing_gpus / usual.gpu_count), _hosts_to_start(state, living) - orders.total())
+    if more > 0:
+        orders[usual] += more
+    if now_s < state.boots.not_before_s:
+        return
+    for shape, count in orders.items():
+        state.boots.order(shape, count, now_s)
+        state.act(PowerOn(count, shape))
         # Those who wait are told of it.
         state.news_due = True
+
+
+def _hosts_to_start(state: State, living: list[Host]) -> int:
+    """How many more there may be, beside all that may be paid for, whether they are of use or not."""
+    paid = len(living) + state.boots.count + len(state.host_ends) + len(_silent(state))
+    return state.limits.hosts_max - paid
+
+
+def _make_way(state: State, living: list[Host], unserved: list[Run], waiting: list[Run], now_s: float) -> None:
+    if _hosts_to_start(state, living) > 0:
+        return
+    staying = [host for host in living if not host.retiring and not host.draining]
+    going = [host for host in living if host.retiring]
+    candidates = going + sorted(staying, key=lambda host: _emptiness(state, host))
+    host = host_to_go(state, candidates, staying, unserved, waiting)
+    if host is None:
+        return
+    if not host.retiring:
+        _retire(state, host, True)
+        state.act(DrainHost(host.host_id))
+    state.hosts.yielding.add(host.host_id)
 
 
 def _shrink(state: State, staying: list[Host], surplus_gpus: int, now_s: float) -> None:
@@ -132,9 +175,12 @@ def _shrink(state: State, staying: list[Host], surplus_gpus: int, now_s: float) 
     lasted_s = now_s - state.surplus_since_s
     if lasted_s < state.limits.power_off_after_s:
         return
+    stay, runs = list(staying), list(state.runs)
     for host in sorted(staying, key=lambda host: _emptiness(state, host)):
         ripe = lasted_s >= state.limits.drain_busy_after_s or not state.leases.gpus_on(host.host_id)
-        if _ours(state, host) and ripe and host.gpu_count <= surplus_gpus:
+        fits = may_end(state, host) and ripe and host.gpu_count <= surplus_gpus
+        if fits and not last_of_its_kind(host, stay, runs):
+            stay.remove(host)
             surplus_gpus -= host.gpu_count
             _retire(state, host, True)
             state.act(DrainHost(host.host_id))

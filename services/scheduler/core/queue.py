@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from looseleaf.ids import Epoch, ExecutionId, HostId, SessionId
 from looseleaf.services.scheduler.core.facts import Need, RecipeFacts
+from looseleaf.services.scheduler.core.limits import Limits
 
 PRIORITIES = ("interactive", "batch")
 
@@ -34,10 +35,17 @@ class Run:
     avoided: dict[HostId, int] = field(default_factory=dict)
     refusals: int = 0
     tenant: str = ""
+    # Memory that it should have on each of its GPUs, see `fitting.wanted_gpu_bytes`.
+    gpu_bytes: int = 0
     # A gang that could not be placed keeps this host's GPUs from later runs.
     reserved_host: HostId | None = None
     # What each waiter was told last.
     told: dict[str, tuple[int, str]] = field(default_factory=dict)
+
+    def spare_gpu_bytes(self, now_s: float, limits: Limits) -> int:
+        """Memory of each of its GPUs that must not be in use by others: in the long run what its variables take."""
+        patient = now_s - self.arrived_at_s < limits.memory_patience_s
+        return self.gpu_bytes if patient else self.recipe.gpu_bytes
 
     @property
     def key(self) -> tuple[float, int]:

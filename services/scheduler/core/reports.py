@@ -105,10 +105,10 @@ def _touch_worker(state: State, event: ExecutionReported, entry: LeaseEntry, now
         return
     if told is not None and told.stage is WorkerStage.GONE:
         state.lose_worker(host.workers.pop(worker_id), now_s)
-        state.hosts.touch(host.host_id)
+        state.hosts.touch(host.host_id, worker)
         return
     _set_worker(worker, event, entry, told, now_s)
-    state.hosts.touch(host.host_id)
+    state.hosts.touch(host.host_id, worker)
     state.greedy.touch(worker, state.sessions.touch(entry.lease.session_id).frequency)
 
 

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from looseleaf.ids import HostId, SessionId
 from looseleaf.services.scheduler.core.best_hosts import BestHosts
-from looseleaf.services.scheduler.core.hosts import Host, HostTable
+from looseleaf.services.scheduler.core.host_table import HostTable
+from looseleaf.services.scheduler.core.hosts import Host
 from looseleaf.services.scheduler.core.leases import LeaseTable
 from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.preparations import PreparationTable
 from looseleaf.services.scheduler.core.rooms import HostRoom, host_room, take_gpus, victims_cost
 
+# What is due so soon is looked at now: sums of times are not exact to the last bit.
+EARLY_S: Final = 1e-6
+
 
 class RoomIndex:
     """Rooms of all hosts with GPUs, whatever their liveness. After `refresh` they are as `host_room` says.
 
-    A host whose room depends on the time (a worker that is kept, or pinned, or will expire) is looked at each time.
+    A host whose room depends on the time (a worker that is kept, or pinned, or will expire) is looked at again then. In
+    what order hosts come for a purpose is found when somebody asks, for those that changed since the last time.
     """
 
     def __init__(
@@ -24,28 +31,34 @@ class RoomIndex:
     ) -> None:
         self.limits = limits
         self._hosts, self._leases, self._preparations = hosts, leases, preparations
+        self._now_s = 0.0
         self._rooms: dict[HostId, HostRoom] = {}
         self._gpus = 0
-        self._timed: set[HostId] = set()
         self._open: set[HostId] = set()
         self._by_free: dict[int, BestHosts] = {}
-        # For a cell of one GPU, by the cost of those that give way.
-        self.cheapest = BestHosts()
-        # For a new speculative worker.
-        self.for_new = BestHosts()
-        # Of those full of speculative workers, by the age of the oldest that may go.
-        self.oldest_speculative = BestHosts()
+        # Where others than our workers use memory of GPUs: what they leave on the fullest one.
+        self._spare_bytes: dict[HostId, float] = {}
+        # Hosts by the time at which they change by themselves.
+        self._due = BestHosts()
+        self._cheapest = BestHosts()
+        self._for_new = BestHosts()
+        self._oldest_speculative = BestHosts()
+        # Hosts whose place in these is out of date.
+        self._costs_changed: set[HostId] = set()
+        self._new_changed: set[HostId] = set()
 
     def refresh(self, now_s: float) -> None:
         """Takes in what changed since the last time."""
+        self._hosts.file()
+        self._now_s = now_s
         changed = self._hosts.changed
-        changed |= self._timed
+        changed.update(self._due.take_up_to(now_s + EARLY_S))
         for host_id in changed:
             host = self._hosts.get(host_id)
             if host is None or not host.gpu_count:
                 self._drop(host_id)
             else:
-                self._take_in(host, now_s)
+                self._take_in(host)
         changed.clear()
 
     def __contains__(self, host_id: object) -> bool:
@@ -66,8 +79,11 @@ class RoomIndex:
 
     def hosts_of(self, session_id: SessionId) -> set[HostId]:
         """Hosts with GPUs and workers of the session."""
-        found = {host.host_id for host, _worker in self._hosts.workers_of(session_id)}
-        return found & self._rooms.keys()
+        return self._hosts.hosts_of(session_id) & self._rooms.keys()
+
+    def tight_hosts(self, gpu_bytes: int) -> set[HostId]:
+        """Hosts where others than our workers leave less than that on some GPU."""
+        return {host_id for host_id, spare_bytes in self._spare_bytes.items() if spare_bytes < gpu_bytes}
 
     def open_hosts(self) -> Iterator[HostId]:
         """Hosts where some run may fit, in no order."""
@@ -85,22 +101,62 @@ class RoomIndex:
                 return found
         return None
 
+    @property
+    def cheapest(self) -> BestHosts:
+        """Hosts for a cell of one GPU, by the cost of those that give way."""
+        for host_id in self._costs_changed:
+            room = self._rooms.get(host_id)
+            cost = _cost_of_one(room, self._now_s, self.limits) if room is not None and room.warm else None
+            self._cheapest.put(host_id, cost)
+        self._costs_changed.clear()
+        return self._cheapest
+
+    @property
+    def for_new(self) -> BestHosts:
+        """Hosts for a new speculative worker, those with most room first."""
+        self._order_for_new()
+        return self._for_new
+
+    @property
+    def oldest_speculative(self) -> BestHosts:
+        """Of the hosts full of speculative workers, by the age of the oldest that may go."""
+        self._order_for_new()
+        return self._oldest_speculative
+
+    def _order_for_new(self) -> None:
+        for host_id in self._new_changed:
+            room = self._rooms.get(host_id)
+            if room is None:
+                self._for_new.put(host_id, None)
+                self._oldest_speculative.put(host_id, None)
+                continue
+            coming = self._preparations.new_on_host(host_id)
+            full = room.speculative + coming >= self.limits.prepared_max_per_host
+            # Only where there is no room for one more does somebody look for the oldest.
+            oldest = room.oldest_speculative(self._now_s) if full else None
+            self._oldest_speculative.put(
+                host_id, (oldest.prepared_at_s, oldest.worker_id) if oldest is not None else None)
+            key = (-len(room.free), -len(room.warm), len(room.host.workers))
+            self._for_new.put(host_id, None if full else key)
+        self._new_changed.clear()
+
     def _drop(self, host_id: HostId) -> None:
         room = self._rooms.pop(host_id, None)
         if room is None:
             return
         self._gpus -= room.gpus
-        self._timed.discard(host_id)
         self._open.discard(host_id)
-        for hosts in (self.cheapest, self.for_new, self.oldest_speculative):
-            hosts.put(host_id, None)
+        self._spare_bytes.pop(host_id, None)
+        self._due.put(host_id, None)
         if room.free:
             self._by_free[len(room.free)].put(host_id, None)
+        self._costs_changed.add(host_id)
+        self._new_changed.add(host_id)
 
-    def _take_in(self, host: Host, now_s: float) -> None:
+    def _take_in(self, host: Host) -> None:
         host_id = host.host_id
         before = self._rooms.get(host_id)
-        room = self._rooms[host_id] = host_room(host, self._leases, now_s)
+        room = self._rooms[host_id] = host_room(host, self._leases, self._now_s, self.limits)
         self._gpus += room.gpus - (before.gpus if before is not None else 0)
         old_free, free = len(before.free) if before is not None else 0, len(room.free)
         if old_free != free:
@@ -112,15 +168,13 @@ class RoomIndex:
             self._open.add(host_id)
         else:
             self._open.discard(host_id)
-        (self._timed.add if room.timed else self._timed.discard)(host_id)
-        self.cheapest.put(host_id, _cost_of_one(room, now_s, self.limits) if room.warm else None)
-        coming = self._preparations.new_on_host(host_id)
-        full = room.speculative + coming >= self.limits.prepared_max_per_host
-        # Only where there is no room for one more does somebody look for the oldest.
-        oldest = room.oldest_speculative(now_s) if full else None
-        self.oldest_speculative.put(
-            host_id, (oldest.prepared_at_s, oldest.worker_id) if oldest is not None else None)
-        self.for_new.put(host_id, None if full else (-free, -len(room.warm), len(host.workers)))
+        if host.foreign.most_bytes and host.gpu_memory_bytes:
+            self._spare_bytes[host_id] = host.least_spare_bytes
+        else:
+            self._spare_bytes.pop(host_id, None)
+        self._due.put(host_id, room.changes_at_s if room.changes_at_s < math.inf else None)
+        self._costs_changed.add(host_id)
+        self._new_changed.add(host_id)
 
 
 def _cost_of_one(room: HostRoom, now_s: float, limits: Limits) -> tuple[int, int, float, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from looseleaf.ids import SessionId, WorkerId
@@ -9,6 +10,9 @@ from looseleaf.services.scheduler.core.eviction import evictable, eviction_rank
 from looseleaf.services.scheduler.core.hosts import Host, Worker
 from looseleaf.services.scheduler.core.leases import LeaseTable
 from looseleaf.services.scheduler.core.limits import Limits
+
+# When it will change depends on more than the time: it must be looked at each time.
+AT_ONCE = -math.inf
 
 
 @dataclass(slots=True)
@@ -27,8 +31,8 @@ class HostRoom:
     may_go: set[WorkerId] = field(default_factory=set)
     # Workers that were prepared and never ran.
     speculative: int = 0
-    # Time alone will change it.
-    timed: bool = False
+    # When time alone will change it, or what ending its workers costs.
+    changes_at_s: float = math.inf
 
     @property
     def open(self) -> bool:
@@ -37,16 +41,19 @@ class HostRoom:
 
     def idle_of(self, session_id: SessionId) -> list[Worker]:
         """Workers of the session that can take its next cell."""
-        workers = self.host.workers.values()
-        return [worker for worker in workers if worker.session_id == session_id and self._serves(worker)]
+        return [worker for worker in self.host.workers.of_session(session_id) if self._serves(worker)]
 
     def _serves(self, worker: Worker) -> bool:
         return worker.stage.ready and not worker.evicting and worker.worker_id not in self.in_use
 
-    def look_at_bound(self, worker: Worker, now_s: float) -> bool:
-        """Notes whether a worker on a GPU may go; True if it may, or can serve."""
-        if not worker.has_run or worker.pinned_until > self.host.heartbeats or now_s < worker.held_until_s:
-            self.timed = True
+    def look_at_bound(self, worker: Worker, now_s: float, limits: Limits) -> bool:
+        """Notes whether a worker on a GPU may go, and until when that is so; True if it may, or can serve."""
+        if worker.pinned_until > self.host.heartbeats:
+            self.changes_at_s = AT_ONCE
+        if now_s < worker.held_until_s:
+            self.changes_at_s = min(self.changes_at_s, worker.held_until_s)
+        if not worker.has_run and now_s - worker.prepared_at_s < limits.speculative_expiry_s:
+            self.changes_at_s = min(self.changes_at_s, worker.prepared_at_s + limits.speculative_expiry_s)
         if worker.worker_id not in self.in_use and evictable(worker, self.host.heartbeats, now_s):
             self.may_go.add(worker.worker_id)
             return True
@@ -61,22 +68,17 @@ class HostRoom:
         return min(going, key=lambda worker: (worker.prepared_at_s, worker.worker_id), default=None)
 
 
-def host_room(host: Host, leases: LeaseTable, now_s: float) -> HostRoom:
+def host_room(host: Host, leases: LeaseTable, now_s: float, limits: Limits) -> HostRoom:
     """Sorts a host's GPUs: leased or busy ones are left out."""
-    room = HostRoom(host, host.gpu_count, leases.workers_in_use(host.host_id))
+    room = HostRoom(host, host.gpu_count, leases.workers_in_use(host.host_id), speculative=host.workers.speculative)
     bound: dict[int, list[Worker]] = {}
     stuck: set[int] = set()
-    speculative = 0
-    for worker in host.workers.values():
-        if not worker.has_run and not worker.stage.busy:
-            speculative += 1
-        if worker.gpu_indices:
-            goes = room.look_at_bound(worker, now_s)
-            for index in worker.gpu_indices:
-                bound.setdefault(index, []).append(worker)
-                if not goes:
-                    stuck.add(index)
-    room.speculative = speculative
+    for worker in host.workers.bound():
+        goes = room.look_at_bound(worker, now_s, limits)
+        for index in worker.gpu_indices:
+            bound.setdefault(index, []).append(worker)
+            if not goes:
+                stuck.add(index)
     if leases.full(host.host_id, host.gpu_count):
         return room
     for index in range(host.gpu_count):
@@ -90,19 +92,26 @@ def host_room(host: Host, leases: LeaseTable, now_s: float) -> HostRoom:
 
 def take_gpus(
     room: HostRoom, count: int, bound: tuple[int, ...], keep: Worker | None, now_s: float, limits: Limits,
+    spare_bytes: int = 0,
 ) -> tuple[tuple[int, ...], tuple[WorkerId, ...]] | None:
     """`count` GPUs of one host, the `bound` ones first, then free ones, then those of the cheapest victims.
 
-    Of the free ones, and of those whose victims are of one class, those come first on which `keep` has a context.
+    Only GPUs on which others than our workers leave `spare_bytes` of memory count. Of the free ones, and of those whose
+    victims are of one class, those come first on which `keep` has a context.
     """
+    tight = spare_bytes > room.host.least_spare_bytes
+    if tight and any(room.host.spare_bytes(index) < spare_bytes for index in bound):
+        return None
     gpus = list(bound)
-    free = room.free
+    free = [index for index in room.free if room.host.spare_bytes(index) >= spare_bytes] if tight else room.free
     contexts = keep.context_gpus if keep is not None else ()
     if contexts:
         free = sorted(free, key=lambda index: (index not in contexts, index))
     gpus += free[: max(0, count - len(gpus))]
     if len(gpus) < count:
-        others = [index for index in room.warm if index not in gpus and _all_may_go(room, index, keep)]
+        others = [
+            index for index in room.warm if index not in gpus and _all_may_go(room, index, keep)
+            and not (tight and room.host.spare_bytes(index) < spare_bytes)]
         others.sort(key=lambda index: _victims_order(room, index, contexts, now_s, limits))
         gpus += others[: count - len(gpus)]
     if len(gpus) < count:

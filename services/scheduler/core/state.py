@@ -28,7 +28,8 @@ from looseleaf.services.scheduler.core.eviction import GreedyDual
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, SessionRecord, Totals
 from looseleaf.services.scheduler.core.fairness import TenantShares
 from looseleaf.services.scheduler.core.host_ends import HostEnds
-from looseleaf.services.scheduler.core.hosts import Host, HostTable, Worker
+from looseleaf.services.scheduler.core.host_table import HostTable
+from looseleaf.services.scheduler.core.hosts import Host, Worker
 from looseleaf.services.scheduler.core.journal import ExecutionJournal
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseTable
 from looseleaf.services.scheduler.core.limits import Limits
@@ -37,6 +38,7 @@ from looseleaf.services.scheduler.core.preparations import PreparationTable
 from looseleaf.services.scheduler.core.queue import RunQueue, RunTable
 from looseleaf.services.scheduler.core.room_index import RoomIndex
 from looseleaf.services.scheduler.core.sessions import SessionTable
+from looseleaf.services.scheduler.core.shapes import ShapeTable
 from looseleaf.services.scheduler.core.speculation import Speculation
 
 
@@ -66,6 +68,9 @@ class State:
         self.surplus_since_s: float | None = None
         # Hosts that may be ended; None: all.
         self.provided_hosts: frozenset[HostId] | None = None
+        # The provider has told which of its hosts run.
+        self.provider_listed = False
+        self.shapes = ShapeTable(limits)
         # Hosts that were ended, and the incarnation whose late heartbeats count for nothing.
         self.stopped_hosts: OrderedDict[HostId, str] = OrderedDict()
         self.number = 0
@@ -150,7 +155,7 @@ class State:
     def evict(self, host: Host, worker: Worker, lease_id: LeaseId) -> None:
         """Orders the end of a worker for `lease_id`, or for a preparation if it is empty."""
         worker.evicting = True
-        self.hosts.touch(host.host_id)
+        self.hosts.touch(host.host_id, worker)
         epoch = self.sessions.epoch(worker.session_id)
         self.act(EvictWorker(host.host_id, host.address, worker.worker_id, lease_id, epoch))
 

@@ -17,8 +17,11 @@ from looseleaf.services.scheduler.core.events import (
     PowerOnFailed,
     StopHostFailed,
 )
+from looseleaf.services.scheduler.core.shapes import HostShape
 from looseleaf.services.scheduler.host_provider import ProvidedHost
 from looseleaf.services.scheduler.providing import Providing
+
+SHAPE = HostShape(2)
 
 
 class Provider:
@@ -38,7 +41,11 @@ class Provider:
         self._called("list")
         return [ProvidedHost(HostId("h1"), "standby", False), ProvidedHost(HostId("h2"), "up", True)]
 
-    async def ensure(self, count: int) -> tuple[HostId, ...]:
+    async def shapes(self) -> tuple[HostShape, ...]:
+        return (SHAPE,)
+
+    async def ensure(self, count: int, shape: HostShape) -> tuple[HostId, ...]:
+        assert shape == SHAPE
         self._called("ensure", count)
         return (HostId("h1"), HostId("h3"))[:count]
 
@@ -55,7 +62,7 @@ async def test_nothing_may_be_ended_before_the_provider_has_said_what_is_its_own
     owned = frozenset({HostId("h1"), HostId("h2")})
     async with asyncio.timeout(10):
         assert await events.get() == HostsProvided(frozenset())
-        assert await events.get() == HostsProvided(owned, frozenset({HostId("h2")}))
+        assert await events.get() == HostsProvided(owned, frozenset({HostId("h2")}), (SHAPE,))
     watching.cancel()
     await asyncio.gather(watching, return_exceptions=True)
 
@@ -68,11 +75,11 @@ async def test_provider_that_does_not_list_its_hosts_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(("failures", "events"), [
-    (0, [HostsStarting((HostId("h1"), HostId("h3"))), PowerOnFailed(1, "NO_MORE_HOSTS")]),
-    (1, [PowerOnFailed(3, "PROVIDER_DOWN")])])
+    (0, [HostsStarting((HostId("h1"), HostId("h3")), SHAPE), PowerOnFailed(1, "NO_MORE_HOSTS", SHAPE)]),
+    (1, [PowerOnFailed(3, "PROVIDER_DOWN", SHAPE)])])
 async def test_hosts_that_start_and_those_that_cannot_are_told(failures: int, events: list[Event]) -> None:
     told: list[Event] = []
-    await Providing(Provider(failures), told.append).carry_out(PowerOn(3))
+    await Providing(Provider(failures), told.append).carry_out(PowerOn(3, SHAPE))
     assert told == events
 
 
@@ -104,7 +111,7 @@ async def test_what_the_provider_says_never_overtakes_itself() -> None:
     providing = Providing(provider, told.append)
     looking = asyncio.create_task(providing.look())
     await provider.asked.wait()
-    starting = asyncio.create_task(providing.carry_out(PowerOn(1)))
+    starting = asyncio.create_task(providing.carry_out(PowerOn(1, SHAPE)))
     provider.answer.set()
     await asyncio.gather(looking, starting)
     assert [type(event) for event in told] == [HostsProvided, HostsStarting]

@@ -15,9 +15,10 @@ def best_placement(state: State, run: Run, preparing_on: HostId | None, now_s: f
     """The best of all placements on all hosts."""
     found: list[tuple[tuple[placement.Rank, str, int], Placement]] = []
     for host in state.hosts.open_for_work(now_s):
-        if host.heartbeats < run.avoided.get(host.host_id, 0) or not host.holds(run.recipe):
+        if host.heartbeats < run.avoided.get(host.host_id, 0) or not host.fits(
+                run.recipe.gpu_count, run.gpu_bytes):
             continue
-        room = host_room(host, state.leases, now_s)
+        room = host_room(host, state.leases, now_s, state.limits)
         for option, grade in placement._options(run, room, preparing_on, now_s, state.limits):
             rank = placement._rank(room, option, grade, now_s, state.limits)
             found.append(((rank, host.host_id, len(found)), option))
@@ -28,7 +29,11 @@ def check_index(state: State, now_s: float) -> None:
     """The index holds every room as it is, finds every worker of a session, and leads to the best placement."""
     state.rooms.refresh(now_s)
     for host in state.hosts.with_gpus():
-        assert state.rooms.room(host.host_id) == host_room(host, state.leases, now_s), "a change was not told of"
+        workers = host.workers.values()
+        assert {w.worker_id for w in host.workers.bound()} == {w.worker_id for w in workers if w.gpu_indices}
+        assert host.workers.speculative == sum(1 for worker in workers if worker.speculative)
+        assert state.rooms.room(host.host_id) == host_room(host, state.leases, now_s, state.limits), (
+            "a change was not told of")
     everyone = [(host, worker) for host in state.hosts for worker in host.workers.values()]
     for session_id in {worker.session_id for _host, worker in everyone}:
         theirs = [(host, worker) for host, worker in everyone if worker.session_id == session_id]

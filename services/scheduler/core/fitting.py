@@ -1,0 +1,61 @@
+"""What can never run anywhere: known before anybody waits for it."""
+
+from __future__ import annotations
+
+from looseleaf.errors import LooseLeafError
+from looseleaf.services.scheduler.core.facts import RecipeFacts
+from looseleaf.services.scheduler.core.hosts import Host, Liveness
+from looseleaf.services.scheduler.core.refusals import never_fits_bytes, never_fits_count
+from looseleaf.services.scheduler.core.shapes import HostShape
+from looseleaf.services.scheduler.core.state import State
+
+
+def may_end(state: State, host: Host) -> bool:
+    """True if the host is the provider's, which can end it and start one like it."""
+    if state.provided_hosts is None:
+        return host.gpu_count > 0
+    return host.host_id in state.provided_hosts
+
+
+def startable(state: State, now_s: float) -> list[HostShape]:
+    """Kinds of hosts that can be started, if not now then once others have ended; none beside hosts that never do."""
+    limits = state.limits
+    if not limits.hosts_max:
+        return []
+    lasting = sum(
+        1 for host in state.hosts.with_gpus()
+        if not may_end(state, host) and host.liveness(now_s, limits) is not Liveness.DEAD)
+    return state.shapes.startable() if lasting < limits.hosts_max else []
+
+
+def wanted_gpu_bytes(state: State, recipe: RecipeFacts, now_s: float) -> int:
+    """Memory that a run should find on each of its GPUs: what such a cell held, if there are hosts with as much.
+
+    What was learned never keeps a cell from running: where no host has as much, its variables decide.
+    """
+    wanted = recipe.gpu_peak_bytes
+    if wanted > recipe.gpu_bytes:
+        shapes = (*(host.shape for host in state.hosts.with_gpus()), *startable(state, now_s))
+        if not any(shape.fits(recipe.gpu_count, wanted) for shape in shapes):
+            return recipe.gpu_bytes
+    return wanted
+
+
+def never_fits(state: State, recipe: RecipeFacts, now_s: float) -> LooseLeafError | None:
+    """Why neither a host that there is, alive or not, nor one that can be started can ever run it.
+
+    None if one can, or while nobody knows what hosts there are.
+    """
+    hosts = list(state.hosts.with_gpus())
+    told = state.provided_hosts is None or state.provider_listed
+    if not hosts or not told or any(host.holds(recipe) for host in hosts):
+        return None
+    can_start = startable(state, now_s)
+    if any(shape.holds(recipe) for shape in can_start):
+        return None
+    shapes = [*(host.shape for host in hosts), *can_start]
+    largest = max(shape.gpu_count for shape in shapes)
+    if recipe.gpu_count > largest:
+        return never_fits_count(recipe.gpu_count, largest)
+    able = [shape for shape in shapes if shape.gpu_count >= recipe.gpu_count]
+    return never_fits_bytes(recipe.device_bytes, max(recipe.gpu_count * shape.gpu_memory_bytes for shape in able))
