@@ -121,8 +121,9 @@ class Session:
         recipe: recipe_pb2.ExecutionRecipe = derived.recipe
         return recipe
 
-    async def prepare_s(self, share: int) -> float:
-        """Seconds from the request for a new worker to its daemon's answer that it is ready; it is ended afterwards."""
+    async def prepare_s(self, share: int) -> tuple[float, dict[str, float]]:
+        """Seconds from the request for a new worker to its daemon's answer that it is ready, and of these what the
+        daemon says of each stage; the worker is ended afterwards."""
         request = pb.PrepareWorkerRequest(
             request_id=new_request_id(), session_id=SESSION, epoch=self._epoch, recipe=self.recipes[share]
         )
@@ -130,7 +131,7 @@ class Session:
         response = await self._daemon.PrepareWorker(request, timeout_s=CALL_LIMIT_S)
         taken_s = time.perf_counter() - began_s
         await self._end(response.worker_id)
-        return taken_s
+        return taken_s, {name: ms / 1000 for name, ms in response.stage_ms.items()}
 
     async def run(self, wanted: Closure, path: str = "", *, prepared: bool = False) -> float:
         """Seconds from the request of the cell to its first output; its worker is ended afterwards. `path`: the way
@@ -160,7 +161,10 @@ async def measure_round(session: Session, rounds: Rounds, files: Path, *, counte
     for share in SHARES:
         await session.refresh()
         wanted = closure(share)
-        found[prepare(share)] = [await session.prepare_s(share) for _ in range(PREPARATIONS)]
+        prepared = [await session.prepare_s(share) for _ in range(PREPARATIONS)]
+        found[prepare(share)] = [taken_s for taken_s, _ in prepared]
+        for stage in prepared[0][1]:
+            found[f"{prepare(share)}/{stage}"] = [stages[stage] for _, stages in prepared]
         found[at_run(share, "cold")] = [await session.run(wanted, "cold")]
         found[at_run(share, "prepared")] = [await session.run(wanted, "prepared", prepared=True)]
         packages = demo_notebook.packages(session.recipes[share].imports)

@@ -5,10 +5,11 @@ It is that of `peers_prep.py --demo GB`, so that the rivals' figures are for the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+PACKAGES: Final = ("numpy", "pandas", "torch")
 TENSORS: Final = 20
 # What each cell below needs besides its tensors: a model, a function that calls it, a number.
 NEEDED: Final = ("forward", "net", "step")
@@ -82,6 +83,6 @@ def closure(share: int) -> Closure:
     return Closure(share, (*(f"t{number}" for number in range(first, TENSORS)), *NEEDED))
 
 
-def packages(names: Sequence[str]) -> list[str]:
-    """Packages that importable modules belong to, without ours."""
-    return sorted({name.partition(".")[0] for name in names} - {"looseleaf"})
+def packages(names: Iterable[str]) -> list[str]:
+    """Those of the notebook's packages that these modules belong to."""
+    return sorted({name.partition(".")[0] for name in names}.intersection(PACKAGES))
