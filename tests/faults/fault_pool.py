@@ -41,11 +41,12 @@ class Pool:
         self.folder = folder
         self.links = Links(Path(self._sockets.name))
         run_dir = folder / "d" / "run"
-        memory = {"--gpu-memory-bytes": str(GPU_MEMORY_BYTES)}
-        flags: dict[str, dict[str, str]] = {"h0": {"--gpus": "0", "--cell-gpus": "1", **memory}}
+        # Zygotes that start soon: hosts are started again and again here.
+        common = {"--gpu-memory-bytes": str(GPU_MEMORY_BYTES), "--base-imports": '["torch"]'}
+        flags: dict[str, dict[str, str]] = {"h0": {"--gpus": "0", "--cell-gpus": "1", **common}}
         for host in GPU_HOSTS:
             flags[host] = {
-                **memory,
+                **common,
                 "--scheduler": self.links.open(f"{host}-scheduler", str(run_dir / "scheduler.sock")),
                 "--store": self.links.open(f"{host}-store", str(run_dir / "checkpoint-store.sock")),
                 "--advertise": self.links.open(f"{host}-in", str(run_dir / f"daemon-{host}.sock")),

@@ -1,8 +1,13 @@
-"""What the scheduler orders, when it dies on the way, and runs that are asked for twice: no cell starts twice."""
+"""Scheduler, store and workers that end at the worst moment, and messages that are late, lost or doubled.
+
+No cell starts twice, a save is there once and whole or not at all.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +19,10 @@ from looseleaf.v1 import worker_daemon_pb2 as pb
 from looseleaf.v1.scheduler_pb2_grpc import SchedulerServiceStub
 from looseleaf.v1.worker_daemon_pb2_grpc import WorkerDaemonServiceStub
 from tests.cluster.conftest import Notebook
-from tests.faults.fault_pool import GPU_HOSTS, Pool
+from tests.faults.fault_pool import CALL_S, GPU_HOSTS, Pool
 from tests.faults.held_cell import HeldCell, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(600)]
-
-CALL_S = 10.0
 
 
 def test_scheduler_killed_while_idle_loses_no_worker(pool: Pool, one: Notebook) -> None:
@@ -126,3 +129,77 @@ def _asked_twice(pool: Pool, lease: Any, cell: HeldCell) -> tuple[str, list[str]
 
 
     return asyncio.run(ask())
+
+
+def test_worker_killed_between_its_regions_and_its_manifest_leaves_the_version_before(
+    pool: Pool, one: Notebook, tmp_path: Path
+) -> None:
+    before = one.ok("%%gpu\nimport torch\nwide = torch.ones(3 << 20)\nkept = [1]").report["version"]
+    cell = HeldCell(tmp_path, then="wide = torch.full((3 << 20,), 2.0)\nkept.append(2)\nprint('at its end')")
+    message = one.start(cell.code)
+    cell.until_started()
+    [lease] = pool.leases()
+    host = lease.host.host_id
+    staged_bytes = pool.arena_bytes(host)
+    pool.hold_at(f"{host}-put")
+    cell.end()
+    pool.until_at(f"{host}-put")
+    assert pool.arena_bytes(host) > staged_bytes
+    [pid] = [worker.pid for worker in pool.host(host).workers if worker.execution_id == lease.execution_id]
+    os.kill(pid, signal.SIGKILL)
+    pool.go_on(f"{host}-put")
+    outcome = one.finish(message)
+    assert outcome.ename == "WORKER_LOST" and f"version {before}" in outcome.error, outcome
+    assert "at its end" in outcome.text and "while its changes were being saved" in outcome.error
+    # What the save had brought is nobody's: it goes.
+    until(lambda: pool.arena_bytes(host) <= staged_bytes, "regions of the save stay in the arena")
+    assert one.ok("%%gpu\nkept, wide.sum().item()").value == "([1], 3145728.0)"
+    assert cell.starts == 1
+    pool.line_of_versions(lease.session_id)
+
+
+@pytest.mark.parametrize("place", ["commit", "committed"])
+def test_store_that_dies_around_a_commit_has_it_once(pool: Pool, one: Notebook, tmp_path: Path, place: str) -> None:
+    """It dies before it has written anything, or after the version is durable and before it has said so."""
+    one.ok("%%gpu\nkept = [1]")
+    cell = HeldCell(tmp_path, then="kept.append(2)")
+    message = one.start(cell.code)
+    cell.until_started()
+    [lease] = pool.leases()
+    before, pid = pool.head(lease.session_id).version, pool.cluster.pid("checkpoint-store")
+    pool.die_at(place)
+    cell.end()
+    outcome = one.finish(message)
+    assert (outcome.status, cell.starts) == ("ok", 1), outcome
+    assert pool.cluster.pid("checkpoint-store") != pid
+    assert outcome.report["version"] == pool.head(lease.session_id).version == before + 1
+    assert one.ok("%%gpu\nkept").value == "[1, 2]"
+    pool.line_of_versions(lease.session_id)
+
+
+def test_save_waits_for_a_store_that_is_out_of_reach_and_its_worker_with_it(
+    pool: Pool, one: Notebook, two: Notebook, tmp_path: Path
+) -> None:
+    cell = HeldCell(tmp_path, then="kept = [3]")
+    message = one.start(cell.code)
+    cell.until_started()
+    [lease] = pool.leases()
+    host = lease.host.host_id
+    pool.links.hold(f"{host}-store")
+    cell.end()
+    [worker] = [worker for worker in pool.host(host).workers if worker.execution_id == lease.execution_id]
+    until(lambda: _stage(pool, host, worker.worker_id) == scheduler_pb2.WORKER_STAGE_SAVING, "the cell never ended")
+    order = pb.EvictWorkerRequest(request_id="e", worker_id=worker.worker_id, epoch=lease.epoch)
+    assert not pool.daemon(host, lambda stub: stub.EvictWorker(order, timeout_s=CALL_S)).evicted
+    # The GPU stays its own, and is counted as such; the other one serves others.
+    assert [held.execution_id for held in pool.seen(host).leases] == [lease.execution_id]
+    assert two.ok("%%gpu\n1 + 1").report["host"] != host
+    pool.links.release(f"{host}-store")
+    outcome = one.finish(message)
+    assert (outcome.status, cell.starts) == ("ok", 1), outcome
+    assert one.ok("kept").value == "[3]"
+    pool.line_of_versions(lease.session_id)
+
+
+def _stage(pool: Pool, host: str, worker_id: str) -> int:
+    return next(worker.stage for worker in pool.host(host).workers if worker.worker_id == worker_id)
