@@ -79,7 +79,7 @@ def worker_facts(worker: scheduler_pb2.WorkerState) -> WorkerReport:
         WorkerId(check_id("worker", worker.worker_id)), SessionId(worker.session_id), _stage(worker.stage),
         Version(worker.version), worker.prepared_source_hash, tuple(worker.gpu_indices),
         ExecutionId(worker.execution_id), worker.resident_bytes, worker.pid,
-        _hold(worker.hold) if worker.HasField("hold") else None,
+        _hold(worker.hold) if worker.HasField("hold") else None, tuple(worker.context_gpu_indices),
     )
 
 
@@ -99,6 +99,7 @@ def worker_message(worker: WorkerReport) -> scheduler_pb2.WorkerState:
         version=worker.version, prepared_source_hash=worker.prepared_source_hash, gpu_indices=worker.gpu_indices,
         execution_id=worker.execution_id, resident_bytes=worker.resident_bytes, pid=worker.pid,
         hold=_hold_message(worker.hold) if worker.hold is not None else None,
+        context_gpu_indices=worker.context_gpus,
     )
 
 

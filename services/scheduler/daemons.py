@@ -23,7 +23,8 @@ from looseleaf.services.scheduler.core.events import (
     RevokeUnanswered,
     WorkerPrepared,
 )
-from looseleaf.v1 import recipe_pb2, worker_daemon_pb2
+from looseleaf.services.scheduler.core.facts import WorkerStage
+from looseleaf.v1 import recipe_pb2, scheduler_pb2, worker_daemon_pb2
 from looseleaf.v1.worker_daemon_pb2_grpc import WorkerDaemonServiceStub
 
 PEER: Final = "daemon"
@@ -34,6 +35,12 @@ EVICT_TIMEOUT_S: Final = 10.0
 _UNANSWERED: Final = ("DAEMON_DOWN", "DAEMON_TIMEOUT", "RPC_LIMIT")
 
 log = get_logger()
+
+
+def _reached(stage: int) -> WorkerStage:
+    """How far a worker is; a daemon that does not say so goes no further than host_ready."""
+    further = (WorkerStage.CONTEXT_READY, WorkerStage.DEVICE_READY)
+    return WorkerStage(stage) if stage in further else WorkerStage.HOST_READY
 
 
 class DaemonOrders:
@@ -88,11 +95,12 @@ class DaemonOrders:
             evicted = False
         return EvictionEnded(action.host_id, action.worker_id, action.lease_id, evicted)
 
-    async def prepare(self, action: PrepareWorker, recipe: recipe_pb2.ExecutionRecipe) -> Event:
-        """WorkerPrepared or PreparationFailed."""
+    async def prepare(self, action: PrepareWorker, recipe: recipe_pb2.ExecutionRecipe | None) -> Event:
+        """WorkerPrepared or PreparationFailed; `recipe` None: the one that the worker was prepared for."""
         request = worker_daemon_pb2.PrepareWorkerRequest(
             request_id=new_request_id(), session_id=action.session_id, epoch=action.epoch, recipe=recipe,
-            worker_id=action.worker_id)
+            worker_id=action.worker_id, stage=scheduler_pb2.WorkerStage.Name(action.stage),
+            gpu_indices=action.gpu_indices)
         began_s = asyncio.get_running_loop().time()
         try:
             answer = await self._stub(action.address).PrepareWorker(request, timeout_s=self._prepare_timeout_s)
@@ -103,7 +111,7 @@ class DaemonOrders:
         measured_ms = (asyncio.get_running_loop().time() - began_s) * 1000
         return WorkerPrepared(
             action.request_id, WorkerId(answer.worker_id), answer.stage_ms.get("total", measured_ms), answer.pid,
-            answer.mapped_bytes)
+            answer.mapped_bytes, _reached(answer.stage), tuple(answer.gpu_indices))
 
     def drop(self, address: str) -> None:
         """The daemon is gone: its channel is closed, and what runs on it ends unanswered."""

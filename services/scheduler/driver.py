@@ -323,10 +323,10 @@ class Driver:
     def _prepare(self, action: PrepareWorker) -> None:
         """Of a preparation that the policy thought of itself the whole recipe is the session's last one, if it is that.
 
-        Else it is refused, which loses nothing but time.
+        Else the worker that it concerns has it; without one it is refused, which loses nothing but time.
         """
         recipe = self._recipes.get(action.request_id) or self._known_recipes.get(action.session_id, action.recipe)
-        if recipe is None:
+        if recipe is None and not action.worker_id:
             log.warning("preparation_without_recipe", session=action.session_id, worker=action.worker_id)
             self._put(PreparationFailed(action.request_id, "RECIPE_UNKNOWN", "its whole recipe is not known"))
             return

@@ -16,6 +16,7 @@ from looseleaf.services.scheduler.core.actions import (
     Refuse,
 )
 from looseleaf.services.scheduler.core.policy import Scheduler
+from looseleaf.services.scheduler.core.speculation import SpeculationTotals
 
 
 class SchedulerMetrics:
@@ -39,6 +40,12 @@ class SchedulerMetrics:
             registry=registry)
         self.wasted = Counter(
             "looseleaf_scheduler_preparations_wasted", "Preparations that came to nothing", registry=registry)
+        self.opened = Counter(
+            "looseleaf_scheduler_preparations_opened", "Workers that a preparation took to a device before Run",
+            ["stage"], registry=registry)
+        self.opened_used = Counter(
+            "looseleaf_scheduler_preparations_opened_used", "Those whose cell then ran there", ["stage"],
+            registry=registry)
         self.wasted_gpu = Counter(
             "looseleaf_gpu_speculation_wasted_seconds", "GPU-seconds of data that lay on a device for nothing",
             registry=registry)
@@ -77,9 +84,18 @@ class SchedulerMetrics:
         self.not_ended.set(state.host_ends.failing)
         for name, gpu_s in state.provisioned.gpu_s.items():
             self._count(self.provisioned.labels(name), name, gpu_s)
-        self._count(self.wasted, "preparations wasted", state.speculation.totals.wasted)
-        self._count(self.wasted_gpu, "speculation wasted", state.speculation.totals.wasted_gpu_s)
+        self._count_speculation(state.speculation.totals)
         self._count_leased(state.accounts.held_gpu_s(state.leases, now_s))
+
+    def _count_speculation(self, totals: SpeculationTotals) -> None:
+        self._count(self.wasted, "preparations wasted", totals.wasted)
+        self._count(self.wasted_gpu, "speculation wasted", totals.wasted_gpu_s)
+        for stage, opened, used in (
+            ("context_ready", totals.contexts, totals.contexts_used),
+            ("device_ready", totals.on_device, totals.on_device_used),
+        ):
+            self._count(self.opened.labels(stage), f"{stage} opened", opened)
+            self._count(self.opened_used.labels(stage), f"{stage} used", used)
 
     def waited(self, wait_s: float) -> None:
         """A run got its lease so long after it asked."""

@@ -13,6 +13,7 @@ from looseleaf.rpc.client import Channel, open_channel
 from looseleaf.rpc.server import Registration
 from looseleaf.rpc.service import Service
 from looseleaf.rpc.service_main import service_main
+from looseleaf.services.scheduler.core.facts import WorkerStage
 from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.policy import Scheduler
 from looseleaf.services.scheduler.daemons import DaemonOrders
@@ -35,6 +36,7 @@ def limits_of(config: SchedulerConfig) -> Limits:
         runs_per_session_max=config.queued_runs_per_session_max,
         journal_records_max=config.journal_executions_max,
         prepared_max_per_host=config.preparations_per_host_max,
+        prepare_stage_max=WorkerStage[config.prepare_up_to.upper()],
         speculative_expiry_s=config.speculation_expiry_s,
         heartbeat_suspect_s=config.suspect_after_s,
         heartbeat_dead_s=config.dead_after_s,

@@ -71,7 +71,7 @@ class SchedulerServicer(SchedulerServiceServicer):
         """A repeat joins the prepare that is under way, or finds it done."""
         event = PreparationRequested(
             self._driver.new_request_id(), check_session(request.session_id), Epoch(request.epoch),
-            recipe_facts(request.recipe), tenant=request.tenant,
+            recipe_facts(request.recipe), request.predicted, request.certain, tenant=request.tenant,
         )
         answer = await self._driver.ask(event, request.recipe)
         if not isinstance(answer, AnswerPreparation):

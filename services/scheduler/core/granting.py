@@ -214,7 +214,8 @@ def deliver(state: State, entry: LeaseEntry, now_s: float) -> None:
     worker = state.hosts.worker(lease.host_id, lease.worker_id)
     if worker is not None:
         used = lease.path is StartPath.PREPARED
-        state.speculation.totals.used += used
+        if used:
+            state.speculation.take(worker, lease.gpu_indices)
         state.speculation.unpark(worker, session, now_s, used=used)
         worker.parked = False
         worker.prepared, worker.merged = None, None

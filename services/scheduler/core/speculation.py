@@ -28,6 +28,11 @@ class SpeculationTotals:
     wasted_prepare_s: float = 0.0
     # GPU time of data that lay on a device and were not used.
     wasted_gpu_s: float = 0.0
+    # Workers that got a context before Run and whose cell ran there; the same of data on a device.
+    contexts: int = 0
+    contexts_used: int = 0
+    on_device: int = 0
+    on_device_used: int = 0
 
 
 @dataclass(slots=True)
@@ -60,6 +65,24 @@ class Speculation:
         wasted_gpu_s = parked.gpus * max(0.0, now_s - parked.since_s)
         self.totals.wasted_gpu_s += wasted_gpu_s
         session.spare_gpu_s -= wasted_gpu_s
+
+    def opened(self, worker: Worker, stage: WorkerStage) -> None:
+        """A preparation took the worker to `stage`; called before the worker's own facts say so."""
+        if worker.has_run:
+            return
+        if stage is WorkerStage.CONTEXT_READY and not worker.opened:
+            self.totals.contexts += 1
+        elif stage is WorkerStage.DEVICE_READY and worker.worker_id not in self.parked:
+            self.totals.on_device += 1
+        worker.opened = worker.opened or stage >= WorkerStage.CONTEXT_READY
+
+    def take(self, worker: Worker, gpus: tuple[int, ...]) -> None:
+        """A cell that the worker's preparation covers got it on `gpus`."""
+        self.totals.used += 1
+        if worker.worker_id in self.parked:
+            self.totals.on_device_used += 1
+        elif worker.opened and worker.context_gpus == gpus:
+            self.totals.contexts_used += 1
 
     def drop(self, worker: Worker) -> None:
         """The worker's preparation came to nothing."""

@@ -12,6 +12,7 @@ from looseleaf.services.scheduler.core.fairness import in_turn
 from looseleaf.services.scheduler.core.hosts import Worker
 from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.speculation import SpeculationTotals
+from looseleaf.services.scheduler.core.stages import reached
 from looseleaf.services.scheduler.core.state import State
 
 
@@ -89,8 +90,12 @@ def _queued_view(run: Run, position: int, now_s: float) -> QueuedView:
 
 def _worker_view(worker: Worker, now_s: float) -> WorkerReport:
     prepared = worker.prepared.source_hash if worker.prepared is not None else ""
+    # Of an idle worker it is what placing does not tell apart.
+    idle = worker.speculative and worker.stage.ready and not worker.preparing
+    stage = reached(worker) if idle else worker.stage
     return WorkerReport(
-        worker.worker_id, worker.session_id, worker.stage, worker.version, prepared, worker.gpu_indices,
+        worker.worker_id, worker.session_id, stage, worker.version, prepared, worker.gpu_indices,
         worker.execution_id, worker.resident_bytes, worker.pid,
         replace(worker.hold, left_s=max(0.0, worker.held_until_s - now_s)) if worker.hold is not None else None,
+        worker.context_gpus if not worker.preparing else (),
     )

@@ -68,7 +68,9 @@ class FakeDaemon(WorkerDaemonServiceServicer):
             self.prepared.append(request)
             self.changed.set()
             worker_id = request.worker_id or f"w-{request.session_id}"
-            return worker_daemon_pb2.PrepareWorkerResponse(worker_id=worker_id, pid=42, stage_ms={"total": 12.5})
+            return worker_daemon_pb2.PrepareWorkerResponse(
+                worker_id=worker_id, pid=42, stage_ms={"total": 12.5}, stage=request.stage,
+                gpu_indices=request.gpu_indices)
 
         return await self._memory.once(request, work)
 
@@ -129,9 +131,12 @@ class Client:
                     return lease
         raise AssertionError("the stream ended without a lease")
 
-    async def prepare(self, session: str = "s1", epoch: int = 1, **recipe: Any) -> Any:
+    async def prepare(
+        self, session: str = "s1", epoch: int = 1, certain: bool = False, predicted: bool = False, **recipe: Any,
+    ) -> Any:
         request = scheduler_pb2.RequestPreparationRequest(
-            request_id="r", session_id=session, epoch=epoch, recipe=recipe_pb2.ExecutionRecipe(gpu_count=1, **recipe))
+            request_id="r", session_id=session, epoch=epoch, recipe=recipe_pb2.ExecutionRecipe(gpu_count=1, **recipe),
+            certain=certain, predicted=predicted)
         return await self.stub.RequestPreparation(request, timeout_s=LIMIT_S)
 
     async def report(

@@ -186,7 +186,7 @@ async def test_order_that_fails_by_a_fault_of_ours_fails_its_task(rig: Any) -> N
     await asyncio.gather(waiting, return_exceptions=True)
 
 
-async def test_preparation_that_nobody_asked_for_is_refused_and_ends_nothing(rig: Any) -> None:
+async def test_preparation_that_nobody_asked_for_goes_to_its_worker_without_a_recipe(rig: Any) -> None:
     parked = WorkerReport(WorkerId("w1"), SessionId("s1"), WorkerStage.DEVICE_READY, Version(1), "a", (0,))
     report = HostReport(HostId("h0"), "unix:/h0", "i1", 1, "emulated", (parked,))
     await rig.driver.ask(HeartbeatReceived("q0", report))
@@ -199,9 +199,11 @@ async def test_preparation_that_nobody_asked_for_is_refused_and_ends_nothing(rig
     async with asyncio.timeout(LIMIT_S):
         await rig.heartbeat("h1")
         assert rig.registry.get_sample_value("looseleaf_scheduler_preparations_total") == 1
-        await rig.heartbeat("h1")
-    assert (worker.prepared, worker.preparing, len(state.preparations)) == (None, False, 0)
-    assert not any(task.done() for task in rig.tasks)
+        while worker.preparing:
+            await rig.heartbeat("h1")
+    [(request_id, recipe)] = rig.orders.prepared
+    assert (request_id.startswith("demote-"), recipe) == (True, None)
+    assert len(state.preparations) == 0
 
 
 async def test_events_that_waited_for_the_disk_count_from_their_arrival(rig: Any) -> None:

@@ -107,6 +107,45 @@ async def test_prepared_worker_is_used_and_counted(client: Any, start_daemon: An
     assert (lease.worker_id, lease.path) == ("w-s1", PREPARED)
 
 
+@pytest.mark.parametrize(
+    ("up_to", "signal", "stage"),
+    [
+        ("device_ready", {"certain": True}, "DEVICE_READY"), ("context_ready", {"certain": True}, "CONTEXT_READY"),
+        ("host_ready", {"certain": True}, "HOST_READY"), ("device_ready", {}, "HOST_READY"),
+        ("device_ready", {"certain": True, "predicted": True}, "HOST_READY"),
+    ])
+async def test_preparation_goes_as_far_as_the_setting_and_the_edits_certainty_allow(
+    serve_scheduler: Any, start_daemon: Any, up_to: str, signal: dict[str, bool], stage: str,
+) -> None:
+    async with serve_scheduler(prepare_up_to=up_to) as client:
+        daemon = await start_daemon(gpus=2)
+        await client.beat(daemon)
+        await client.prepare(source_hash="a", version=3, names=["df"], **signal)
+        asked = daemon.prepared[0]
+        assert scheduler_pb2.WorkerStage.Name(asked.stage) == f"WORKER_STAGE_{stage}"
+        gpus = [1] if stage != "HOST_READY" else []
+        assert list(asked.gpu_indices) == gpus
+        pool = await client.pool()
+        [worker] = pool.hosts[0].workers
+        assert scheduler_pb2.WorkerStage.Name(worker.stage) == f"WORKER_STAGE_{stage}"
+        assert list(worker.gpu_indices or worker.context_gpu_indices) == gpus
+        lease = await client.lease("x1", source_hash="a", version=3, names=["df"])
+        assert (lease.worker_id, lease.path, list(lease.gpu_indices)) == ("w-s1", PREPARED, gpus or [0])
+        totals = (await client.pool()).speculation
+        assert (totals.contexts, totals.contexts_used) == ((1, 1) if stage == "CONTEXT_READY" else (0, 0))
+        assert (totals.on_device, totals.on_device_used) == ((1, 1) if stage == "DEVICE_READY" else (0, 0))
+
+
+async def test_data_on_a_gpu_make_way_for_another_sessions_run(serve_scheduler: Any, start_daemon: Any) -> None:
+    async with serve_scheduler(prepare_up_to="device_ready") as client:
+        daemon = await start_daemon()
+        await client.beat(daemon)
+        await client.prepare(source_hash="a", version=3, names=["df"], certain=True)
+        lease = await client.lease("x2", "s2")
+        assert (daemon.evicted, list(lease.gpu_indices), lease.path) == (["w-s1"], [0], COLD)
+        assert (await client.pool()).speculation.wasted == 1
+
+
 async def test_preparation_without_room_says_why(client: Any) -> None:
     answer = await client.prepare()
     assert answer.skipped_reason == "No GPU host is connected."
