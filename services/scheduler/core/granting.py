@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from looseleaf.ids import HostId, SessionId, WorkerId
+from looseleaf.ids import HostId, SessionId
 from looseleaf.services.scheduler.core.actions import GrantLease, NotifyLease, UndrainHost
 from looseleaf.services.scheduler.core.endings import end_lease, refuse_run, revoke, send_revoke
 from looseleaf.services.scheduler.core.events import EvictionEnded, GrantFailed, LeaseGranted
@@ -34,8 +33,8 @@ def place_runs(state: State, now_s: float) -> None:
     if not len(state.queue):
         return
     closed: set[HostId] = set()
-    state.rooms.refresh(now_s)
     for run in _first_of_each_session(state, now_s):
+        state.rooms.refresh(now_s)
         if not state.rooms.any_open(closed):
             break
         if over_quota(state, run):
@@ -49,7 +48,6 @@ def place_runs(state: State, now_s: float) -> None:
             _reserve_for_gang(state, run, closed, now_s)
         else:
             _reserve(state, run, target, now_s)
-            state.rooms.refresh(now_s)
 
 
 def _take_back(state: State, run: Run, now_s: float) -> bool:
@@ -186,7 +184,7 @@ def eviction_ended(state: State, event: EvictionEnded, now_s: float) -> None:
             return
         if entry.lease.worker_id and chosen is None:
             # The chosen worker went meanwhile: the daemon forks a new one.
-            entry.lease = replace(entry.lease, worker_id=WorkerId(""), path=StartPath.COLD)
+            state.leases.use_new_worker(entry)
         _dispatch(state, entry, now_s)
 
 

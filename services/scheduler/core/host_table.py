@@ -21,6 +21,7 @@ class HostTable:
         self._limits = limits
         self._hosts: dict[HostId, Host] = {}
         self._ordered: list[Host] | None = None
+        self._gpus: int | None = None
         # Hosts whose room must be looked at again.
         self.changed: set[HostId] = set()
         # Those of which any worker may have changed.
@@ -38,6 +39,13 @@ class HostTable:
 
     def __len__(self) -> int:
         return len(self._hosts)
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of all hosts."""
+        if self._gpus is None:
+            self._gpus = sum(host.gpu_count for host in self._hosts.values())
+        return self._gpus
 
     def get(self, host_id: HostId) -> Host | None:
         """The host, or None if it is not known."""
@@ -74,6 +82,7 @@ class HostTable:
         host = self._hosts.get(host_id)
         if worker is None:
             self._unfiled.add(host_id)
+            self._gpus = None
         elif host is not None and worker.worker_id in host.workers:
             host.workers.refile(worker)
 

@@ -5,12 +5,13 @@ A lease occupies its GPUs from reservation to its end, whatever its status; so n
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from looseleaf.ids import ExecutionId, HostId, LeaseId, SessionId, WorkerId
-from looseleaf.services.scheduler.core.facts import ExecutionState, Lease
+from looseleaf.services.scheduler.core.facts import ExecutionState, Lease, StartPath
 
 
 class LeaseStatus(Enum):
@@ -65,9 +66,10 @@ class LeaseTable:
 
     def __init__(self, changed: set[HostId]) -> None:
         self._changed = changed
-        self._gpus_on: dict[HostId, int] = {}
         self._entries: dict[LeaseId, LeaseEntry] = {}
         self._by_gpu: dict[tuple[HostId, int], LeaseId] = {}
+        self._taken: dict[HostId, set[int]] = {}
+        self._workers: dict[HostId, Counter[WorkerId]] = {}
         self._by_host: dict[HostId, dict[LeaseId, LeaseEntry]] = {}
         self._by_session: dict[SessionId, dict[LeaseId, LeaseEntry]] = {}
 
@@ -94,7 +96,8 @@ class LeaseTable:
         for index in lease.gpu_indices:
             self._by_gpu[lease.host_id, index] = lease.lease_id
         self._changed.add(lease.host_id)
-        self._gpus_on[lease.host_id] = self._gpus_on.get(lease.host_id, 0) + len(lease.gpu_indices)
+        self._taken.setdefault(lease.host_id, set()).update(lease.gpu_indices)
+        self._workers.setdefault(lease.host_id, Counter())[lease.worker_id] += 1
         self._by_host.setdefault(lease.host_id, {})[lease.lease_id] = entry
         self._by_session.setdefault(lease.session_id, {})[lease.lease_id] = entry
 
@@ -102,16 +105,31 @@ class LeaseTable:
         """Frees the lease's GPUs."""
         entry = self._entries.pop(lease_id)
         self._changed.add(entry.lease.host_id)
-        self._gpus_on[entry.lease.host_id] -= len(entry.lease.gpu_indices)
+        self._taken[entry.lease.host_id].difference_update(entry.lease.gpu_indices)
+        self._name_no_more(entry.lease)
         for index in entry.lease.gpu_indices:
             del self._by_gpu[entry.lease.host_id, index]
         del self._by_host[entry.lease.host_id][lease_id]
         if not self._by_host[entry.lease.host_id]:
-            del self._by_host[entry.lease.host_id], self._gpus_on[entry.lease.host_id]
+            del self._by_host[entry.lease.host_id], self._taken[entry.lease.host_id]
+            del self._workers[entry.lease.host_id]
         del self._by_session[entry.lease.session_id][lease_id]
         if not self._by_session[entry.lease.session_id]:
             del self._by_session[entry.lease.session_id]
         return entry
+
+    def use_new_worker(self, entry: LeaseEntry) -> None:
+        """The worker that the lease named is gone: its daemon forks another one."""
+        self._name_no_more(entry.lease)
+        entry.lease = replace(entry.lease, worker_id=WorkerId(""), path=StartPath.COLD)
+        self._workers[entry.lease.host_id][entry.lease.worker_id] += 1
+        self._changed.add(entry.lease.host_id)
+
+    def _name_no_more(self, lease: Lease) -> None:
+        workers = self._workers[lease.host_id]
+        workers[lease.worker_id] -= 1
+        if not workers[lease.worker_id]:
+            del workers[lease.worker_id]
 
     def occupied(self, host_id: HostId, index: int) -> bool:
         """True if a lease holds this GPU."""
@@ -136,7 +154,11 @@ class LeaseTable:
 
     def gpus_on(self, host_id: HostId) -> int:
         """GPUs of one host that leases occupy."""
-        return self._gpus_on.get(host_id, 0)
+        return len(self._taken.get(host_id, ()))
+
+    def taken(self, host_id: HostId) -> set[int] | frozenset[int]:
+        """The GPUs of one host that leases occupy; as it stands, so not to be kept."""
+        return self._taken.get(host_id, frozenset())
 
     def sessions(self) -> Set[SessionId]:
         """Sessions with a lease."""
@@ -155,11 +177,12 @@ class LeaseTable:
 
     def full(self, host_id: HostId, gpu_count: int) -> bool:
         """True if no GPU of the host is without a lease."""
-        return self._gpus_on.get(host_id, 0) >= gpu_count
+        return self.gpus_on(host_id) >= gpu_count
 
-    def workers_in_use(self, host_id: HostId) -> set[WorkerId]:
-        """Workers of a host that some lease names."""
-        return {entry.lease.worker_id for entry in self.on_host(host_id) if entry.lease.worker_id}
+    def workers_in_use(self, host_id: HostId) -> Set[WorkerId]:
+        """Workers of a host that some lease names; as it stands, so not to be kept. Empty ids are none."""
+        workers = self._workers.get(host_id)
+        return workers.keys() if workers is not None else frozenset()
 
 
 def renew(entry: LeaseEntry, now_s: float) -> bool:

@@ -33,7 +33,6 @@ class RoomIndex:
         self._hosts, self._leases, self._preparations = hosts, leases, preparations
         self._now_s = 0.0
         self._rooms: dict[HostId, HostRoom] = {}
-        self._gpus = 0
         self._open: set[HostId] = set()
         self._by_free: dict[int, BestHosts] = {}
         # Where others than our workers use memory of GPUs: what they leave on the fullest one.
@@ -54,20 +53,27 @@ class RoomIndex:
         changed = self._hosts.changed
         changed.update(self._due.take_up_to(now_s + EARLY_S))
         for host_id in changed:
-            host = self._hosts.get(host_id)
-            if host is None or not host.gpu_count:
-                self._drop(host_id)
-            else:
-                self._take_in(host)
+            self._look_at(host_id)
         changed.clear()
+
+    def refresh_one(self, host_id: HostId, now_s: float) -> None:
+        """Takes in what changed of one host: after it only its room is as it is."""
+        self._hosts.file()
+        self._now_s = now_s
+        room = self._rooms.get(host_id)
+        if host_id in self._hosts.changed or (room is not None and room.changes_at_s <= now_s + EARLY_S):
+            self._hosts.changed.discard(host_id)
+            self._look_at(host_id)
+
+    def _look_at(self, host_id: HostId) -> None:
+        host = self._hosts.get(host_id)
+        if host is None or not host.gpu_count:
+            self._drop(host_id)
+        else:
+            self._take_in(host)
 
     def __contains__(self, host_id: object) -> bool:
         return host_id in self._rooms
-
-    @property
-    def gpus(self) -> int:
-        """GPUs of all hosts."""
-        return self._gpus
 
     def host(self, host_id: HostId) -> Host:
         """A host that has a room."""
@@ -144,7 +150,6 @@ class RoomIndex:
         room = self._rooms.pop(host_id, None)
         if room is None:
             return
-        self._gpus -= room.gpus
         self._open.discard(host_id)
         self._spare_bytes.pop(host_id, None)
         self._due.put(host_id, None)
@@ -157,7 +162,6 @@ class RoomIndex:
         host_id = host.host_id
         before = self._rooms.get(host_id)
         room = self._rooms[host_id] = host_room(host, self._leases, self._now_s, self.limits)
-        self._gpus += room.gpus - (before.gpus if before is not None else 0)
         old_free, free = len(before.free) if before is not None else 0, len(room.free)
         if old_free != free:
             if old_free:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from dataclasses import dataclass, field
 
 from looseleaf.ids import SessionId, WorkerId
@@ -20,10 +21,8 @@ class HostRoom:
     """A host's GPUs without a lease, by what stands on them, as of one moment."""
 
     host: Host
-    # All of its GPUs, leased ones included.
-    gpus: int
-    # Workers that some lease names.
-    in_use: set[WorkerId]
+    # Workers that some lease names, as it stands.
+    in_use: Set[WorkerId]
     free: list[int] = field(default_factory=list)
     # GPU -> the workers bound to it; each may be ended or can take a cell of its session.
     warm: dict[int, list[Worker]] = field(default_factory=dict)
@@ -70,19 +69,22 @@ class HostRoom:
 
 def host_room(host: Host, leases: LeaseTable, now_s: float, limits: Limits) -> HostRoom:
     """Sorts a host's GPUs: leased or busy ones are left out."""
-    room = HostRoom(host, host.gpu_count, leases.workers_in_use(host.host_id), speculative=host.workers.speculative)
+    room = HostRoom(host, leases.workers_in_use(host.host_id), speculative=host.workers.speculative)
+    taken = leases.taken(host.host_id)
+    if len(taken) >= host.gpu_count:
+        return room
     bound: dict[int, list[Worker]] = {}
     stuck: set[int] = set()
     for worker in host.workers.bound():
+        if taken.issuperset(worker.gpu_indices):
+            continue
         goes = room.look_at_bound(worker, now_s, limits)
         for index in worker.gpu_indices:
             bound.setdefault(index, []).append(worker)
             if not goes:
                 stuck.add(index)
-    if leases.full(host.host_id, host.gpu_count):
-        return room
     for index in range(host.gpu_count):
-        if not leases.occupied(host.host_id, index):
+        if index not in taken:
             if index not in bound:
                 room.free.append(index)
             elif index not in stuck:

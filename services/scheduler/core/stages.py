@@ -26,7 +26,9 @@ def choose_stage(
     if worker is not None and worker.gpu_indices and worker.has_run:
         kept = limits.prepare_stage_max is WorkerStage.DEVICE_READY
         return (WorkerStage.DEVICE_READY, worker.gpu_indices) if kept else _HOST
-    state.rooms.refresh(now_s)
+    if how_far(event, limits, gpu_idle=True, may_spend=True) is WorkerStage.HOST_READY:
+        return _HOST
+    state.rooms.refresh_one(host.host_id, now_s)
     idle = _idle_gpus(state, event, host, worker, now_s)
     stage = how_far(
         event, limits, gpu_idle=bool(idle) and not len(state.queue), may_spend=may_spend(state, event, worker))

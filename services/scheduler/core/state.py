@@ -173,7 +173,7 @@ class State:
     def speculative_gpus_max(self, tenant: str) -> int:
         """GPUs on which speculative workers of the tenant may lie: a part of the pool by its weight, at least one."""
         part = self.shares.weight(tenant) / self.shares.weights_of_active(tenant)
-        return max(1, int(self.limits.tenant_speculation_share * self.rooms.gpus * part))
+        return max(1, int(self.limits.tenant_speculation_share * self.hosts.gpus * part))
 
     def occupy(self, entry: LeaseEntry, tenant: str | None = None) -> None:
         """A lease takes its GPUs from now on, and counts as the tenant's use; None: its session's."""
