@@ -72,7 +72,7 @@ class KernelConfig:
     request_timeout_s: float = _setting(30.0, "limit of a request to the daemon")
     reconnect_interval_s: float = _setting(1.0, "time between tries to reach a daemon that was lost")
     recover_timeout_s: float = _setting(
-        10.0, "how long a cell whose daemon was lost waits for it, to learn what became of the cell")
+        60.0, "how long a cell whose daemon was lost waits for it, to go on or to learn what became of the cell")
     # Design §3.
     small_read_bytes_max: int = _setting(16 << 20, "device payloads up to this size are read without a GPU")
     # Without, only a GPU cell or a preparation saves, as suits a notebook whose session ends with its run.

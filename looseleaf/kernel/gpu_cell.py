@@ -12,7 +12,7 @@ from concurrent.futures import Future, InvalidStateError
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from looseleaf.errors import InvalidArgument, LooseLeafError
+from looseleaf.errors import InvalidArgument, LooseLeafError, Unavailable
 from looseleaf.kernel.forwarder import RequestPublisher, publish_output
 from looseleaf.kernel.stdin import InputRefused
 from looseleaf.protocol import fields
@@ -44,6 +44,8 @@ RUNNING: Final = 6
 COMMS_WAITING_MAX: Final = 1000
 
 Ask = Callable[[str, bool], Awaitable[str]]
+# The connection to the daemon that is there again after one was lost; raises LooseLeafError if none comes.
+Rejoin = Callable[[LooseLeafError], Awaitable[ThreadedLink]]
 
 
 @dataclass
@@ -69,13 +71,20 @@ class GpuCell:
     """
 
     def __init__(
-        self, link: ThreadedLink, body: Message, publisher: RequestPublisher, ask: Ask | None, note: str = ""
+        self, link: ThreadedLink, body: Message, publisher: RequestPublisher, ask: Ask | None, note: str = "",
+        rejoin: Rejoin | None = None,
     ) -> None:
         self._link = link
         self._body = body
         self._publisher = publisher
         self._ask = ask
         self._note = note
+        self._rejoin = rejoin
+        # The worker's number of its last event that was taken.
+        self._heard = 0
+        # What a daemon that was lost may not have passed on: the last answer, an interrupt.
+        self._last_answer: dict[str, Any] | None = None
+        self._interrupt_unsent = False
         self._execution_id = fields.text(body, "execution_id")
         # In order of arrival; None is the end.
         self._waiting: deque[Message | None] = deque()
@@ -117,6 +126,8 @@ class GpuCell:
                 return False
             self._taken += 1
             self._waiting.append(message)
+            number = message.get("n")
+            self._heard = max(self._heard, number) if type(number) is int else self._heard
         self._loop.call_soon_threadsafe(self._arrived.set)
         return True
 
@@ -136,14 +147,7 @@ class GpuCell:
         """The result. Errors of the system are in it, never raised."""
         result = self._result
         try:
-            future = asyncio.wrap_future(self._link.request_future("submit", self._body))
-            future.add_done_callback(self._end)
-            self._submitted = True
-            if self._interrupted_early:
-                self.interrupt()
-            while (event := await self._next()) is not None:
-                self._handle(event)
-            body, _fds = future.result()
+            body = await self._carried()
             result.saved = fields.mapping(body, "saved")
         except LooseLeafError as error:
             result.error = error
@@ -154,6 +158,44 @@ class GpuCell:
             for waiting in list(self._comms.values()):
                 _resolve(waiting, False)
         return result
+
+    async def _carried(self) -> Message:
+        """What the daemon answers at the end, or the one that has come in its place while the cell ran."""
+        type_, body = "submit", self._body
+        while True:
+            try:
+                return await self._ask_daemon(type_, body)
+            except Unavailable as error:
+                # Before its first stage nobody says that the host has it: only the store's head tells.
+                if error.reason != "PEER_CLOSED" or self._rejoin is None or "stage" not in self._result.news:
+                    raise
+                self._link = await self._rejoin(error)
+            lease = self._result.news.get("lease", {})
+            type_ = "resume"
+            body = {
+                "execution_id": self._execution_id, "host_id": fields.text(lease, "host_id"),
+                "lease_id": fields.text(lease, "lease_id"), "heard": self._heard,
+            }  # fmt: skip
+
+    async def _ask_daemon(self, type_: str, body: Message) -> Message:
+        future = asyncio.wrap_future(self._link.request_future(type_, body))
+        future.add_done_callback(self._end)
+        self._submitted = True
+        if self._interrupted_early:
+            self.interrupt()
+        self._tell_again()
+        while (event := await self._next()) is not None:
+            self._handle(event)
+        answer, _fds = future.result()
+        return answer
+
+    def _tell_again(self) -> None:
+        if self._last_answer is not None:
+            # The worker drops it if it has had it.
+            self._tell("input_reply", self._last_answer)
+        if self._interrupt_unsent:
+            self._interrupt_unsent = False
+            self._tell("interrupt", {"execution_id": self._execution_id, "kill": False})
 
     def rest(self) -> list[Message]:
         """Events that came behind the cell's outcome: of what it left running. It takes no more of them."""
@@ -169,6 +211,7 @@ class GpuCell:
             self._publish(event)
         elif kind == "input_request":
             self._stop_asking()
+            self._last_answer = None
             self._question = self._loop.create_task(self._answer_input(event))
         elif kind == "ended":
             self._stop_asking()
@@ -231,6 +274,7 @@ class GpuCell:
             except Exception:
                 # Without an answer the cell would wait for ever.
                 log.exception("question_failed")
+        self._last_answer = answer
         self._tell("input_reply", answer)
 
     def _stop_asking(self) -> None:
@@ -266,7 +310,13 @@ class GpuCell:
         self._interrupts += 1
         if self._interrupts == 1:
             self._loop.call_soon_threadsafe(self._remind_later)
+        self._interrupt_unsent = self._link.error is not None
         self._tell("interrupt", {"execution_id": self._execution_id, "kill": kill})
+
+    @property
+    def impatient(self) -> bool:
+        """The person has pressed stop so often that nothing is waited for any more."""
+        return self._interrupts > INTERRUPTS_BEFORE_KILL
 
     def _remind_later(self) -> None:
         if not self._closed and not self._result.reply:

@@ -78,6 +78,7 @@ class GpuRun:
         self._began_s = began_s
         self._cell: GpuCell | None = None
         self._interrupted = False
+        self._has_waited = False
         self._execution_id = ExecutionId("")
         self._need = WorkerNeed()
         # Resolved by the kernel once the cell's version is taken over: its own code may write state again.
@@ -205,11 +206,33 @@ class GpuRun:
             frame.publisher,
             frame.ask,
             frame.note,
+            self._rejoin,
         )  # fmt: skip
         # Looked at after the cell can be told: an interrupt that comes between reaches one of both.
         if self._interrupted:
             raise _Interrupted
-        return await self._cell.run()
+        session.running = self._execution_id
+        try:
+            return await self._cell.run()
+        finally:
+            session.running = ""
+
+    async def _rejoin(self, error: LooseLeafError) -> ThreadedLink:
+        """The connection to the daemon that comes in the lost one's place; raises `error` if none does in time."""
+        limit_s = time.monotonic() + self._session.config.recover_timeout_s
+        while True:
+            try:
+                return self._session.connect()
+            except (Unavailable, Timeout):
+                if time.monotonic() >= limit_s or self._impatient:
+                    # Who asks next what became of the cell has waited long enough.
+                    self._has_waited = True
+                    raise error from None
+            await asyncio.sleep(RECONNECT_POLL_S)
+
+    @property
+    def _impatient(self) -> bool:
+        return self._has_waited or (self._cell is not None and self._cell.impatient)
 
     async def _saved(self, result: GpuCellResult) -> GpuRunOutcome:
         """The cell ended and its save was answered, well or not."""
@@ -277,7 +300,7 @@ class GpuRun:
                 await self._session.fence()
                 return
             except (Unavailable, Timeout):
-                if time.monotonic() >= limit_s:
+                if time.monotonic() >= limit_s or self._impatient:
                     raise
             await asyncio.sleep(RECONNECT_POLL_S)
 

@@ -87,9 +87,12 @@ class DaemonLink:
             self.close()
         return self._link
 
-    def connect(self, session_id: str, title: str, *, insist: bool) -> tuple[ThreadedLink, bool]:
+    def connect(
+        self, session_id: str, title: str, *, insist: bool, running: tuple[str, int] | None = None
+    ) -> tuple[ThreadedLink, bool]:
         """The connection and whether it is new. `insist`: try now, however short ago the last try failed.
 
+        `running`: a cell of this kernel that a worker runs, and the epoch in which it does: nobody shall fence it.
         Raises Unavailable `NO_CLUSTER` or the daemon's refusal.
         """
         if (link := self.live) is not None:
@@ -97,14 +100,14 @@ class DaemonLink:
         if self._last_error is not None and not insist and time.monotonic() < self._next_try_s:
             raise self._last_error
         try:
-            self._link = self._open(session_id, title)
+            self._link = self._open(session_id, title, running)
         except (OSError, LooseLeafError) as error:
             self._last_error = self._refused(error)
             raise self._last_error from error
         self._last_error, self._silent_tries = None, 0
         return self._link, True
 
-    def _open(self, session_id: str, title: str) -> ThreadedLink:
+    def _open(self, session_id: str, title: str, running: tuple[str, int] | None) -> ThreadedLink:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         sock.settimeout(self._config.connect_timeout_s)
         try:
@@ -115,6 +118,8 @@ class DaemonLink:
             raise
         link = ThreadedLink(Channel(sock), on_event=self._take_event).start()
         hello = {"v": PROTOCOL_VERSION, "role": "kernel", "session_id": session_id, "title": title, "pid": os.getpid()}
+        if running is not None:
+            hello["running"], hello["epoch"] = running
         try:
             body, _fds = link.request("hello", hello, timeout_s=self._config.connect_timeout_s)
             self.welcome = Welcome.of(body)

@@ -67,6 +67,8 @@ class KernelSession(FollowedVersions):
         self.give_way = GiveWay()
         # How long the process of each GPU cell is kept after it, as the person has asked.
         self.pinned_s = 0.0
+        # The GPU cell that was submitted and whose outcome is not known: a daemon that comes new must not fence it.
+        self.running = ""
         # One was kept for a time: the others' GPU, once nobody is here any more.
         self.keeps = False
         self.tracker: StateTracker | None = None
@@ -106,7 +108,8 @@ class KernelSession(FollowedVersions):
         """
         if self._problem is not None:
             raise self._problem
-        link, new = self._link.connect(self.session_id, self.title, insist=insist)
+        running = (self.running, int(self.epoch)) if self.running else None
+        link, new = self._link.connect(self.session_id, self.title, insist=insist, running=running)
         if new:
             try:
                 self._joined(link)

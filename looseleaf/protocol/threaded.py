@@ -68,6 +68,8 @@ class ThreadedLink:
         self._pending: dict[int, Callable[[_Answer], object]] = {}
         self._outgoing: SimpleQueue[_Outgoing] = SimpleQueue()
         self._error: LooseLeafError | None = None
+        # A frame could not be sent: no later one is, and the connection is about to end.
+        self.broken = False
         self._sender = threading.Thread(target=self._send_loop, name=f"{name}-send", daemon=True)
         self._receiver = threading.Thread(target=self._receive_loop, name=f"{name}-recv", daemon=True)
         _links.add(self)
@@ -135,6 +137,10 @@ class ThreadedLink:
         """Queues a message that gets no reply. Raises Unavailable `PEER_CLOSED`, InvalidArgument as `encode_frame`."""
         self._send(build_message(type_, 0, body), fds)
 
+    def send_frame(self, frame: bytes) -> None:
+        """As `send_event`, of one that `encode_frame` has made. Raises Unavailable `PEER_CLOSED`."""
+        self._queue(frame, ())
+
     def reply(self, request_id: int, body: Message, fds: Sequence[int] = ()) -> None:
         """Answers a request that `on_request` got."""
         self._send(build_message(OK, request_id, body), fds)
@@ -172,7 +178,9 @@ class ThreadedLink:
         self.channel.forget()
 
     def _send(self, message: Message, fds: Sequence[int]) -> None:
-        frame = encode_frame(message, len(fds))
+        self._queue(encode_frame(message, len(fds)), fds)
+
+    def _queue(self, frame: bytes, fds: Sequence[int]) -> None:
         while self._error is None and not self._has_room(len(frame)):
             time.sleep(_ROOM_POLL_S)
         if self._error is not None:
@@ -184,19 +192,18 @@ class ThreadedLink:
         return waiting == 0 or (frame_bytes <= SMALL_FRAME_BYTES_MAX and waiting < OUTGOING_FRAMES_MAX)
 
     def _send_loop(self) -> None:
-        broken = False
         while (item := self._outgoing.get()) is not None:
             if callable(item):
-                if not broken:
+                if not self.broken:
                     item()
                 continue
             frame, fds = item
             try:
-                if not broken:
+                if not self.broken:
                     self.channel.send_frame(frame, fds)
             except LooseLeafError:
                 # The stream is shut down now: the reader takes what the peer had sent, sees the end and ends the link.
-                broken = True
+                self.broken = True
             finally:
                 close_fds(fds)
 

@@ -13,22 +13,22 @@ from typing import Any, Final
 from looseleaf import devices
 from looseleaf.checkpoint.names import hidden_names
 from looseleaf.errors import InvalidArgument, LooseLeafError
-from looseleaf.ids import CellId, ExecutionId
+from looseleaf.ids import ExecutionId
 from looseleaf.protocol import fields
 from looseleaf.protocol.channel import Channel
 from looseleaf.protocol.frames import PROTOCOL_VERSION, Message, close_fds
 from looseleaf.protocol.rpc import unknown_message
 from looseleaf.protocol.state_io import LinkStateIO
-from looseleaf.protocol.threaded import ThreadedLink
+from looseleaf.worker.cell_save import CellSaver
 from looseleaf.worker.comms import WAITING_MAX, CommInbox, forward_comms
 from looseleaf.worker.execution import CellRunner
-from looseleaf.worker.graphs import close_graphs
 from looseleaf.worker.inbox import Inbox
 from looseleaf.worker.interaction import Interaction
 from looseleaf.worker.interrupts import run_interruptible
+from looseleaf.worker.lasting_link import LastingLink
 from looseleaf.worker.late_imports import LateImports
 from looseleaf.worker.left_watch import LeftWatch
-from looseleaf.worker.leftovers import anonymous_bytes, end_group, leftovers
+from looseleaf.worker.leftovers import end_group, leftovers
 from looseleaf.worker.log_format import LogFormat
 from looseleaf.worker.origin import under
 from looseleaf.worker.peak import PeakBytes
@@ -39,7 +39,7 @@ from looseleaf.worker.shell import WorkerShell, add_sources
 from looseleaf.worker.stages import WorkerState
 from looseleaf.worker.streams import OutputRelay, OutStream
 from looseleaf.worker.thread_counts import set_thread_count
-from looseleaf.worker.unsaved import stale_note, unsaved_rows
+from looseleaf.worker.unsaved import stale_note
 
 log = logging.getLogger("looseleaf.worker")
 
@@ -67,12 +67,11 @@ class WorkerRuntime:
         self._threads = 0
         self._pid = os.getpid()
         self._execution_id = ""
-        # What the zygote had; a worker holds only what came since.
-        self._anonymous_bytes_at_birth = anonymous_bytes()
         self._peak = PeakBytes()
         # The cell that runs; empty between cells.
         self._running = ""
-        self._link = ThreadedLink(channel, self._take_event, self._take_request, self._leave)
+        self._log_fd = log_fd
+        self._link = LastingLink(channel, self._take_event, self._take_request, self._leave, self._take_log)
         self._relay = OutputRelay(self._send_output, lambda: self._link.flush(FLUSH_LIMIT_S))
         self._raw = RawOutput(self._relay)
         self._interaction = Interaction(self._ask)
@@ -80,11 +79,12 @@ class WorkerRuntime:
         self._inbox = Inbox(self._runner.loop)
         self._comms = CommInbox(self._runner.loop, self._comm_done)
         self._left = LeftWatch(self._runner.loop, self._tell_left)
-        self._io = LinkStateIO(self._link)
         # Widgets come with the state: their comms must be ours whatever was imported before.
+        io = LinkStateIO(self._link.current)
         self._state = WorkerState(
-            shell.user_ns, self._io, hidden_names(shell), lambda: forward_comms(self._publish)
+            shell.user_ns, io, hidden_names(shell), lambda: forward_comms(self._publish)
         )  # fmt: skip
+        self._saver = CellSaver(shell, self._link, io, self._state)
         self._handlers: dict[str, Callable[[Message], Message]] = {
             "prepare": self._among_cells(self._state.prepare), "attach": self._among_cells(self._state.attach),
             "run": self._run_cell,
@@ -115,11 +115,12 @@ class WorkerRuntime:
             # Imports outside cells find `get_ipython` and the like as those of a cell do.
             with self._shell.builtin_trap:
                 reply = handler(request)
-            self._link.reply(request_id, reply)
         except Exception as error:
             if not isinstance(error, LooseLeafError):
                 log.error("request_failed type=%s", request["t"], exc_info=error)
-            self._link.reply_error(request_id, error)
+            self._link.answer(request_id, error)
+        else:
+            self._link.answer(request_id, reply)
 
     def _among_cells(self, handler: Callable[[Message], Message]) -> Callable[[Message], Message]:
         """`handler` in the context of cells: what it sets in context variables is for them."""
@@ -132,9 +133,11 @@ class WorkerRuntime:
         close_fds(fds)
         if message["t"] == "shutdown":
             # Also while a cell runs: the daemon knows what it gives up.
-            self._link.reply(message["id"], {})
+            self._link.current.reply(message["id"], {})
             self._link.flush(FLUSH_LIMIT_S)
             os._exit(0)
+        if message["t"] == "resume" and self._link.resume(message):
+            return
         self._inbox.put(message)
 
     def _take_event(self, message: Message, fds: list[int]) -> None:
@@ -152,8 +155,14 @@ class WorkerRuntime:
         else:
             log.warning("event_unknown type=%s", message["t"])
 
+    def _take_log(self, fds: list[int]) -> None:
+        """The next daemon's pipe takes the place of the one that the last daemon read."""
+        if fds:
+            os.dup2(fds[0], self._log_fd)
+        close_fds(fds)
+
     def _leave(self, error: LooseLeafError) -> None:
-        # The daemon is gone, and with it everything that this process may still say or save.
+        # No daemon is there, and with it goes everything that this process may still say or save.
         log.info("connection_ended reason=%s", error.reason)
         end_group()
         os._exit(0)
@@ -164,7 +173,7 @@ class WorkerRuntime:
         if message.get("origin") == self._running:
             # Of the cell that runs: the kernel knows that of every output without another origin.
             del message["origin"]
-        self._link.send_event("output", {"execution_id": self._execution_id, "message": message})
+        self._link.tell("output", {"execution_id": self._execution_id, "message": message})
 
     def _publish(self, message: dict[str, Any]) -> None:
         if os.getpid() != self._pid:
@@ -177,7 +186,7 @@ class WorkerRuntime:
     def _ask(self, prompt: str, password: bool, question: int) -> None:
         self._raw.drain()
         self._relay.flush()
-        self._link.send_event("input_request", {
+        self._link.tell("input_request", {
             "execution_id": self._execution_id, "prompt": plain(prompt), "password": password,
             "question": question,
         })
@@ -186,12 +195,12 @@ class WorkerRuntime:
         # Before the kernel hears that it is done, all that its callbacks have shown has left.
         self._raw.drain()
         self._relay.flush()
-        self._link.send_event("comm_done", {"execution_id": self._execution_id, "origin": origin, "late": late})
+        self._link.tell("comm_done", {"execution_id": self._execution_id, "origin": origin, "late": late})
 
     def _tell_left(self, items: list[dict[str, str]]) -> None:
         self._raw.drain()
         self._relay.flush()
-        self._link.send_event("left", {"execution_id": self._execution_id, "items": items})
+        self._link.tell("left", {"execution_id": self._execution_id, "items": items})
 
     # -- cells -----------------------------------------------------------------------------------------
 
@@ -203,12 +212,14 @@ class WorkerRuntime:
         cell_id = fields.text(request, "cell_id", "")
         # Refused before anything runs if there is no session.
         self._state.tracker  # noqa: B018
+        self._link.begin_run(request["id"], execution_id, fields.text(request, "reconnect", ""))
         self._set_up(fields.mapping(request, "context", {}))
         self._left.stop()
         self._execution_id = execution_id
         forward_comms(self._publish)
         devices.backend().reset_touch()
-        self._link.send_event("started", {"execution_id": execution_id})
+        self._link.run_started()
+        self._link.tell("started", {"execution_id": execution_id})
         began_s = time.monotonic()
         self._running = execution_id
         self._comms.open()
@@ -232,7 +243,7 @@ class WorkerRuntime:
             "peak_bytes": self._peak.of_cell(touched=touched_s is not None), "late_imports": imports.count(),
         })
         try:
-            return self._runner.context.run(self._save, execution_id, source, cell_id, bool(left))
+            return self._runner.context.run(self._saver.save, execution_id, source, cell_id, left=bool(left))
         finally:
             if left:
                 self._left.start()
@@ -246,34 +257,15 @@ class WorkerRuntime:
             except KeyboardInterrupt:
                 continue
 
-    def _save(self, execution_id: ExecutionId, source: str, cell_id: str, left: bool) -> Message:
-        self._state.own_files.note()
-        tracker = self._state.tracker
-        saved_s = time.monotonic()
-        report = tracker.save(execution_id, "gpu", source=source, cell_id=CellId(cell_id))
-        if not left:
-            # A thread that the cell left may be about to go back through one.
-            close_graphs(self._shell.user_ns, tracker.hidden, tracker.manifest)
-        return {
-            "version": report.version,
-            "durable": self._io.durable_version >= report.version,
-            "dirty_regions": report.dirty_regions,
-            "total_regions": report.total_regions,
-            "bytes_moved": report.bytes_moved,
-            "save_ms": (time.monotonic() - saved_s) * 1000,
-            "unsaved": unsaved_rows(report.unsaved, tracker.unsaved_here, self._shell.user_ns),
-            "resident_bytes": max(0, anonymous_bytes() - self._anonymous_bytes_at_birth),
-        }
-
     def _tell_end(self, reply: dict[str, Any], facts: dict[str, Any]) -> None:
         try:
-            self._link.send_event("ended", {**facts, "reply": plain(reply)})
+            self._link.tell("ended", {**facts, "reply": plain(reply)})
         except (InvalidArgument, ValueError) as error:
             # What the person's code asks of the front end is of any size and kind: it must not cost the save.
             log.warning("reply_payload_dropped kind=%s", type(error).__name__)
             self._relay.write("stderr", f"LooseLeaf: what this cell asks of the front end cannot be sent: {error}\n")
             self._relay.flush()
-            self._link.send_event("ended", {**facts, "reply": plain({**reply, "payload": []})})
+            self._link.tell("ended", {**facts, "reply": plain({**reply, "payload": []})})
 
     def _set_up(self, context: dict[str, Any]) -> None:
         """What the kernel's front end and settings mean for this cell; see docs/protocol.md: `context`."""
@@ -297,10 +289,15 @@ class WorkerRuntime:
             shell.ast_node_interactivity = interactivity
 
 
+class _DaemonLog(logging.StreamHandler[Any]):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """A daemon that is gone reads no log; by default a traceback would go to the person's stderr."""
+
+
 def _log_to(fd: int) -> None:
     """Our own log goes to the daemon's stderr: fd 2 is the person's output from now on."""
     logger = logging.getLogger("looseleaf")
-    handler = logging.StreamHandler(os.fdopen(fd, "w", buffering=1, closefd=False))
+    handler = _DaemonLog(os.fdopen(fd, "w", buffering=1, closefd=False))
     handler.setFormatter(LogFormat())
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING)

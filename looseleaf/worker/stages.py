@@ -12,10 +12,11 @@ from typing import Any
 
 from looseleaf import devices
 from looseleaf.checkpoint.ahead import Warming
+from looseleaf.checkpoint.manifest import decode_manifest
 from looseleaf.checkpoint.reports import RestoreReport
 from looseleaf.checkpoint.tracker import StateTracker
 from looseleaf.errors import InvalidArgument, PreconditionFailed, Unavailable
-from looseleaf.ids import Epoch, SessionId, Version
+from looseleaf.ids import Epoch, ExecutionId, SessionId, Version
 from looseleaf.protocol import fields
 from looseleaf.protocol.frames import Message
 from looseleaf.protocol.state_io import LinkStateIO
@@ -54,6 +55,20 @@ class WorkerState:
         if self._tracker is None:
             raise PreconditionFailed("NOT_PREPARED", "this worker holds no session yet; nothing was run")
         return self._tracker
+
+    def use(self, io: LinkStateIO) -> None:
+        """From now on by this connection."""
+        self._io = io
+        if self._tracker is not None:
+            self._tracker.io = io
+
+    def follow_own(self, execution_id: ExecutionId) -> Version | None:
+        """Follows the version that this run has made, if it is the newest; None if it is another's."""
+        _head, data = self._io.manifest()
+        if data is None or decode_manifest(data).execution_id != execution_id:
+            return None
+        self.tracker.advance(data)
+        return self.tracker.version
 
     def prepare(self, request: Message) -> Message:
         """Imports modules and loads variables at the wanted version; see docs/protocol.md: `prepare`.

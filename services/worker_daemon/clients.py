@@ -121,6 +121,10 @@ class Clients:
                 writer.cancel()
                 await asyncio.gather(writer, return_exceptions=True)
 
+    async def address(self, host_id: str) -> str:
+        """See RelayClients."""
+        return (await self._addresses([host_id])).get(host_id, "")
+
     async def evict_workers(self, session_id: SessionId) -> tuple[int, list[str]]:
         """See RelayClients. Goes on if the caller is cancelled, as that of a kernel that asks at its end.
 

@@ -16,6 +16,7 @@ from looseleaf.errors import Conflict, Internal, InvalidArgument, LooseLeafError
 from looseleaf.ids import Version
 from looseleaf.protocol import fields
 from looseleaf.services.worker_daemon.core import worker_ends
+from looseleaf.services.worker_daemon.core.adoption import OpenRun
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.core.worker_life import Stage
 from looseleaf.services.worker_daemon.execution_figures import CellTimes, misses
@@ -23,6 +24,7 @@ from looseleaf.services.worker_daemon.execution_log import ExecutionRecord
 from looseleaf.services.worker_daemon.left_hold import LeftHold, left_items
 from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.reports import Reporter
+from looseleaf.services.worker_daemon.run_journal import RunJournal, process_ticks
 from looseleaf.services.worker_daemon.unsaved_hold import holder_gone, take_unsaved, waits_for_room
 from looseleaf.services.worker_daemon.wire import worker_state
 from looseleaf.services.worker_daemon.worker_process import WorkerProcess
@@ -56,7 +58,7 @@ class CellExecution:
 
     Whatever fails, the record has `ended` and `saved`, the lease is finished and the scheduler is told; a failure names
     what state is valid. What the cell left running keeps the lease for a while after `saved` (LeftHold). `finish_lease`
-    is called when the GPUs are free.
+    is called when the GPUs are free. In `journal` the host's next daemon finds the cell if this one is lost meanwhile.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class CellExecution:
         reporter: Reporter,
         host: HostFacts,
         finish_lease: Callable[[], None],
+        journal: RunJournal | None = None,
     ) -> None:
         self.start = start
         self.lease = lease
@@ -76,6 +79,7 @@ class CellExecution:
         self._reporter = reporter
         self._host = host
         self._finish_lease = finish_lease
+        self._journal = journal
         self._times = CellTimes(start.elapsed_ms, lease.granted_s)
         self._worker: WorkerProcess | None = None
         self._path = types_pb2.StartPath.Name(lease.path)
@@ -107,6 +111,7 @@ class CellExecution:
                 await self._worker.discard()
             state = self._fail(saved, known)
         finally:
+            self._close_run()
             hold = self._hold
             if hold is None:
                 self._finish(saved)
@@ -159,11 +164,15 @@ class CellExecution:
             self._keep_s = fields.number(context, "keep_s", 0.0)
             if self._cut is not None:
                 raise self._cut
-            reply = await self._run_cell(worker, context)
-            self._take_save(worker, reply, saved)
-            if self._left:
-                await self._hold_for_left(worker, saved)
-            worker.on_message = None
+            await self._end_on(worker, await self._run_cell(worker, context), saved)
+
+    async def _end_on(self, worker: WorkerProcess, reply: Message, saved: pb.CellSaved) -> None:
+        """What follows the save: the cell's outcome is known, its worker may be kept for what the cell left."""
+        self._take_save(worker, reply, saved)
+        self._close_run()
+        if self._left:
+            await self._hold_for_left(worker, saved)
+        worker.on_message = None
 
     async def _make_ready(self, worker: WorkerProcess) -> None:
         facts = worker.facts
@@ -194,6 +203,7 @@ class CellExecution:
         self._handed_over = True
         return await worker.run(
             {
+                "reconnect": self._open_run(worker),
                 "execution_id": start.execution_id,
                 "source": start.source,
                 "execution_count": start.execution_count,
@@ -202,6 +212,30 @@ class CellExecution:
                 "context": context,
             }
         )
+
+    def _open_run(self, worker: WorkerProcess) -> str:
+        """Where the worker finds the host's next daemon if this one is lost; empty if it would not find the cell."""
+        if self._journal is None:
+            return ""
+        facts, times = worker.facts, self._times
+        ticks = process_ticks(facts.pid)
+        if ticks is None:
+            return ""
+        run = OpenRun(
+            self.lease, Version(self.start.version), self.start.execution_count, self._keep_s, self.start.elapsed_ms,
+            times.arrived_s, self._path, facts.worker_id, facts.pid, ticks, self._journal.boot_id,
+            self._journal.socket_path, facts.environment_id, facts.kernel_environment_id, lives=1,
+        )  # fmt: skip
+        try:
+            self._journal.open(run)
+        except OSError as error:
+            log.warning("run_not_journaled", execution=self.lease.execution_id, error=error.strerror)
+            return ""
+        return self._journal.socket_path
+
+    def _close_run(self) -> None:
+        if self._journal is not None:
+            self._journal.close(self.lease.execution_id)
 
     async def _hold_for_left(self, worker: WorkerProcess, saved: pb.CellSaved) -> None:
         """Keeps the lease for what the cell left running; the kernel has the cell's outcome meanwhile."""
@@ -216,43 +250,44 @@ class CellExecution:
         worker.facts.stage = Stage.GONE if worker.lost.done() else Stage.COMPLETED
 
     def _on_message(self, message: Message) -> None:
-        kind = message.get("t")
+        kind, number = message.get("t"), fields.integer(message, "n", 0)
         if kind == "output":
             output = msgpack.packb(fields.mapping(message, "message"))
-            self.record.add(pb.ExecuteResponse(output=output))
+            self.record.add(pb.ExecuteResponse(output=output, worker_event=number))
         elif kind == "started":
-            self._cell_started()
+            self._cell_started(number)
         elif kind == "input_request":
             prompt, password = fields.text(message, "prompt", ""), fields.boolean(message, "password", False)
-            number = fields.integer(message, "question", 0)
-            request = pb.InputRequest(prompt=prompt, password=password, question=number)
-            self.record.add(pb.ExecuteResponse(input_request=request))
+            question = fields.integer(message, "question", 0)
+            request = pb.InputRequest(prompt=prompt, password=password, question=question)
+            self.record.add(pb.ExecuteResponse(input_request=request, worker_event=number))
         elif kind == "comm_done":
             done = pb.CommDone(origin=fields.text(message, "origin"), late=fields.boolean(message, "late", False))
-            self.record.add(pb.ExecuteResponse(comm_done=done))
+            self.record.add(pb.ExecuteResponse(comm_done=done, worker_event=number))
         elif kind == "left":
             self._left = left_items(message, "items")
             if self._hold is not None:
                 self._hold.changed(self._left)
         elif kind == "ended":
-            self._cell_ended(message)
+            self._cell_ended(message, number)
 
-    def _cell_started(self) -> None:
+    def _cell_started(self, number: int) -> None:
         self._times.started()
         self._pool.metrics.cell_started(self._path, self._times.figures.start_ms)
-        self._stage(Stage.RUNNING)
+        self._stage(Stage.RUNNING, number)
         self._report_progress(scheduler_pb2.EXECUTION_STATE_STARTED)
         if self._interrupted and self._worker is not None:
             self._worker.interrupt()
 
-    def _cell_ended(self, message: Message) -> None:
+    def _cell_ended(self, message: Message, number: int) -> None:
         ended = fields.mapping(message, "reply")
         reply = msgpack.packb(ended)
         self._spent = ended.get("ename") == OUT_OF_MEMORY
         self._left = left_items(message, "left")
         self._times.ended(message)
         self._pool.metrics.missed(misses(message))
-        self.record.add(pb.ExecuteResponse(ended=pb.CellEnded(reply=reply, run_s=self._times.figures.run_s)))
+        outcome = pb.CellEnded(reply=reply, run_s=self._times.figures.run_s)
+        self.record.add(pb.ExecuteResponse(ended=outcome, worker_event=number))
         if self._worker is not None:
             self._worker.facts.stage = Stage.SAVING
             limit_s = self._worker.limits.save_s
@@ -320,7 +355,7 @@ class CellExecution:
             self._pool.metrics.cell_saved(saved.figures)
         self._pool.metrics.gpus_used(saved.figures.gpu_pinned_s * len(self.lease.gpus))
 
-    def _stage(self, stage: Stage) -> None:
+    def _stage(self, stage: Stage, number: int = 0) -> None:
         facts = self._worker.facts if self._worker is not None else None
         news = pb.StageNews(
             stage=scheduler_pb2.WorkerStage.Name(int(stage)),
@@ -328,7 +363,7 @@ class CellExecution:
             pid=facts.pid if facts else 0,
             elapsed_ms=self._times.since_arrival_ms(),
         )
-        self.record.add(pb.ExecuteResponse(stage=news))
+        self.record.add(pb.ExecuteResponse(stage=news, worker_event=number))
 
     def _report_progress(self, state: scheduler_pb2.ExecutionState) -> None:
         self._reporter.report_progress(self._request(state))

@@ -30,18 +30,24 @@ def misses(ended: Message) -> list[str]:
 class CellTimes:
     """The times of one execution from its arrival at this daemon on, and the figures that follow from them.
 
-    `elapsed_ms`: since Run until then; `granted_s`: when the lease was granted, on the monotonic clock.
+    `elapsed_ms`: since Run until then; `granted_s`: when the lease was granted, on the monotonic clock. `arrived_s`:
+    when it arrived, None: now.
     """
 
-    def __init__(self, elapsed_ms: float, granted_s: float) -> None:
+    def __init__(self, elapsed_ms: float, granted_s: float, arrived_s: float | None = None) -> None:
         self.figures = scheduler_pb2.ExecutionFigures()
         self.started_s: float | None = None
         self.ended_s: float | None = None
-        self._began_s = time.monotonic()
+        self._began_s = time.monotonic() if arrived_s is None else arrived_s
         self._elapsed_ms = elapsed_ms
         self._granted_s = granted_s
         self._first_touch_s: float | None = None
         self._peak_bytes = 0
+
+    @property
+    def arrived_s(self) -> float:
+        """When it came here, on the monotonic clock."""
+        return self._began_s
 
     def since_arrival_ms(self) -> float:
         """Milliseconds since the execution came here."""
@@ -55,10 +61,10 @@ class CellTimes:
         """The closures are loaded; `ahead_ms`: the preparation took that long before Run, None: it was made now."""
         self.figures.prepare_ms = self.since_arrival_ms() if ahead_ms is None else ahead_ms
 
-    def started(self) -> None:
-        """The first statement runs."""
-        self.started_s = time.monotonic()
-        self.figures.start_ms = self._elapsed_ms + self.since_arrival_ms()
+    def started(self, at_s: float | None = None) -> None:
+        """The first statement runs, since `at_s`, None: now."""
+        self.started_s = time.monotonic() if at_s is None else at_s
+        self.figures.start_ms = self._elapsed_ms + (self.started_s - self._began_s) * 1000
 
     def ended(self, message: Message) -> None:
         """The cell ended, as the worker's message says."""

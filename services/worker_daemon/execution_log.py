@@ -17,6 +17,8 @@ EXECUTIONS_KEPT_MAX = 256
 MESSAGES_BYTES_MAX = 64 * MIB
 # Of all executions that ended: what callers may still fetch that lost their connection.
 ENDED_BYTES_MAX = 256 * MIB
+# Positions that one life of the daemon has for an execution's messages: those of the next life are behind all of them.
+LIFE_MESSAGES = 1 << 40
 # How far a record is cut back that grew over its limit.
 CUT_SHARE = 0.9
 
@@ -24,18 +26,19 @@ CUT_SHARE = 0.9
 class ExecutionRecord:
     """The messages of one execution in order; the last one is `saved`, or the last `left` if it left something running.
 
-    Each message's `position` is its place, counted from 1. Holds at most `MESSAGES_BYTES_MAX` of them: beyond it the
-    oldest are dropped for callers that come late or are slow, and those are told how many.
+    Each message's `position` is its place, counted from `begin` + 1. Holds at most `MESSAGES_BYTES_MAX` of them: beyond
+    it the oldest are dropped for callers that come late or are slow, and those are told how many.
     """
 
-    def __init__(self, execution_id: ExecutionId) -> None:
+    def __init__(self, execution_id: ExecutionId, begin: int = 0) -> None:
         self.execution_id = execution_id
+        self._begin = begin
         self.done = False
         self._followers = 0
         self._unheard_since_s = time.monotonic()
         self.size_bytes = 0
         self._messages: list[pb.ExecuteResponse] = []
-        self._first = 0
+        self._first = begin
         self._changed = asyncio.Event()
 
     def add(self, message: pb.ExecuteResponse) -> None:
@@ -69,12 +72,12 @@ class ExecutionRecord:
 
     async def follow(self) -> AsyncGenerator[pb.ExecuteResponse, None]:
         """Every message from the beginning to the last."""
-        sent = 0
+        sent = self._begin
         self._followers += 1
         try:
             while True:
                 if sent < self._first:
-                    yield _dropped(self._first - sent, self._first)
+                    yield dropped(self._first - sent, self._first)
                     sent = self._first
                 elif sent < self._first + len(self._messages):
                     message = self._messages[sent - self._first]
@@ -96,7 +99,8 @@ def is_last(message: pb.ExecuteResponse) -> bool:
     return message.HasField("left") and message.left.state != pb.LEFT_STATE_HELD
 
 
-def _dropped(count: int, position: int) -> pb.ExecuteResponse:
+def dropped(count: int, position: int) -> pb.ExecuteResponse:
+    """What a caller is told instead of `count` messages that are not kept any more."""
     text = f"[looseleaf: {count} earlier output messages were dropped, the limit is {MESSAGES_BYTES_MAX // MIB} MiB]\n"
     output = msgpack.packb({"type": "stream", "name": "stderr", "text": text})
     return pb.ExecuteResponse(output=output, position=position)
@@ -117,15 +121,19 @@ class ExecutionLog:
 
     def start(self, execution_id: ExecutionId) -> ExecutionRecord:
         """A new record; the id must not be known yet."""
-        if execution_id in self._records:
+        return self.keep(ExecutionRecord(execution_id))
+
+    def keep(self, record: ExecutionRecord) -> ExecutionRecord:
+        """Takes in a record; its id must not be known yet."""
+        if record.execution_id in self._records:
             raise AssertionError("an execution starts once")
         ended = [record for record in reversed(self._records.values()) if record.done]
         for old in ended[EXECUTIONS_KEPT_MAX - 1 :]:
             del self._records[old.execution_id]
         kept_bytes = 0
-        for record in ended:
-            kept_bytes += record.size_bytes
+        for old in ended:
+            kept_bytes += old.size_bytes
             if kept_bytes > ENDED_BYTES_MAX:
-                record.forget()
-        self._records[execution_id] = new = ExecutionRecord(execution_id)
-        return new
+                old.forget()
+        self._records[record.execution_id] = record
+        return record

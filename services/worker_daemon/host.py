@@ -18,6 +18,7 @@ from looseleaf.services.worker_daemon.import_cache_view import zygote_messages
 from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.regions import HostRegions
 from looseleaf.services.worker_daemon.reports import Reporter
+from looseleaf.services.worker_daemon.run_journal import RunJournal
 from looseleaf.services.worker_daemon.wire import lease_message, worker_state
 from looseleaf.v1 import scheduler_pb2, types_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
@@ -46,7 +47,9 @@ class Host:
     # Sessions with versions that are nowhere but in this host's arena.
     staged_sessions: Callable[[], int] = lambda: 0
     executions: ExecutionLog = field(default_factory=ExecutionLog)
-    # A new start of the daemon is a new incarnation: its old leases and workers are gone.
+    # Where the next daemon finds the cells that run; None: nowhere.
+    journal: RunJournal | None = None
+    # A new start of the daemon is a new incarnation: its old leases and workers are gone but for those that it lists.
     incarnation: str = field(default_factory=lambda: secrets.token_hex(8))
     draining: bool = False
 

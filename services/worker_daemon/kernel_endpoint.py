@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from looseleaf.devices.description import GpuDescription
-from looseleaf.errors import CapacityExceeded, PreconditionFailed, Unavailable, Unsupported
+from looseleaf.errors import CapacityExceeded, PreconditionFailed, Unsupported
 from looseleaf.ids import Epoch, ExecutionId, SessionId, check_id, new_session_id
 from looseleaf.protocol import fields
 from looseleaf.protocol.aio import AsyncChannel
@@ -23,6 +23,8 @@ from looseleaf.services.worker_daemon.log_ids import with_ids
 from looseleaf.services.worker_daemon.peer_process import PeerProcess
 from looseleaf.services.worker_daemon.run_relay import RelayClients, RunRelay
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
+from looseleaf.services.worker_daemon.unix_listener import listening
+from looseleaf.v1 import checkpoint_pb2 as cp
 from looseleaf.v1 import worker_daemon_pb2 as pb
 
 log = structlog.get_logger()
@@ -75,25 +77,8 @@ class KernelEndpoint:
 
     def start(self) -> None:
         """Begins to listen. Raises Unavailable `SOCKET_TAKEN` if another daemon answers there."""
-        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-        try:
-            self._bind(sock)
-        except BaseException:
-            sock.close()
-            raise
-        self._sock = sock
-        self._accepting = asyncio.create_task(self._accept_all(sock))
-
-    def _bind(self, sock: socket.socket) -> None:
-        if os.path.exists(self.path):
-            with socket.socket(socket.AF_UNIX) as probe:
-                if probe.connect_ex(self.path) == 0:
-                    raise Unavailable("SOCKET_TAKEN", f"another daemon listens on {self.path}")
-            os.unlink(self.path)
-        sock.bind(self.path)
-        os.chmod(self.path, 0o600)
-        sock.listen(self._kernels_max)
-        sock.setblocking(False)
+        self._sock = listening(self.path, self._kernels_max)
+        self._accepting = asyncio.create_task(self._accept_all(self._sock))
 
     async def _accept_all(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
@@ -178,6 +163,7 @@ class KernelConnection:
             "record_runs": self._record_runs,
             "prepare": self._prepare,
             "submit": self._submit,
+            "resume": self._resume,
             "input_reply": self._input_reply,
             "interrupt": self._interrupt,
             "comm": self._comm,
@@ -215,9 +201,7 @@ class KernelConnection:
         asked = fields.text(body, "session_id", "")
         session_id = SessionId(check_id("session", asked)) if asked else new_session_id()
         self._owner.title = fields.text(body, "title", "")
-        head = await self._clients.store.open_session(
-            session_id, create=True, raise_epoch=True, title=self._owner.title
-        )
+        head = await self._open(session_id, body)
         self._owner.session_id, self._owner.epoch = session_id, Epoch(head.epoch)
         log.info("kernel_joined", session=session_id, epoch=head.epoch, version=head.version)
         gpu = await self._pool_gpu() if self._pool_gpu is not None else None
@@ -232,6 +216,19 @@ class KernelConnection:
             }
         )
 
+    async def _open(self, session_id: SessionId, body: Body) -> cp.SessionHead:
+        """The session as this kernel's own.
+
+        The epoch rises, but not for a kernel whose daemon was lost while a cell of its `running` ran: it is still the
+        owner if the epoch is still its own, and the cell may go on.
+        """
+        store, title = self._clients.store, self._owner.title
+        if fields.text(body, "running", ""):
+            head = await store.open_session(session_id, create=True, raise_epoch=False, title=title)
+            if head.epoch == fields.integer(body, "epoch"):
+                return head
+        return await store.open_session(session_id, create=True, raise_epoch=True, title=title)
+
     def _session(self) -> SessionId:
         if not self._owner.session_id:
             raise PreconditionFailed("NO_SESSION", "the kernel has not said hello yet")
@@ -244,13 +241,19 @@ class KernelConnection:
         return Reply(await self._clients.prepare(self._session(), body))
 
     async def _submit(self, body: Body, _fds: list[int]) -> Reply:
+        return await self._relay(body, RunRelay.run)
+
+    async def _resume(self, body: Body, _fds: list[int]) -> Reply:
+        return await self._relay(body, RunRelay.resume)
+
+    async def _relay(self, body: Body, carry: Callable[[RunRelay], Awaitable[Body]]) -> Reply:
         execution_id = ExecutionId(check_id("execution", fields.text(body, "execution_id")))
         if execution_id in self._runs:
             raise CapacityExceeded("EXECUTION_RUNNING", "this execution is already running for this kernel")
         self._session()
         relay = self._runs[execution_id] = RunRelay(self._owner, body, self._clients, self._send_event)
         try:
-            saved = await relay.run()
+            saved = await carry(relay)
         except BaseException:
             del self._runs[execution_id]
             raise

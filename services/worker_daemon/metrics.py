@@ -14,6 +14,7 @@ from looseleaf.services.worker_daemon.core.worker_ends import WorkerEnd
 from looseleaf.services.worker_daemon.core.zygote_facts import Verdict
 from looseleaf.services.worker_daemon.generations import ZygoteGenerations
 from looseleaf.services.worker_daemon.gpu_memory import GpuMemory
+from looseleaf.services.worker_daemon.reaper import STATUS_UNKNOWN
 from looseleaf.v1 import scheduler_pb2
 
 WORKER_STAGES: Final = ("import", "restore")
@@ -117,6 +118,11 @@ class DaemonMetrics:
                 self._prepare.labels(stage).observe(stage_ms[stage] / 1000)
         self._restore.observe(mapped_bytes)
 
+    def opened(self, stage_ms: Mapping[str, float]) -> None:
+        """A preparation went on to a device, if it did."""
+        if "attach" in stage_ms:
+            self._prepare.labels("attach").observe(stage_ms["attach"] / 1000)
+
     def prefetched(self, result: str) -> None:
         """What became of a worker that was prepared before Run: one of PREFETCH_RESULTS."""
         self._prefetch.labels(result).inc()
@@ -148,6 +154,8 @@ def exit_reason(how: str, end: WorkerEnd | None) -> str:
     """One word for why a worker ended: the decision if there was one, else the signal or kind of exit code."""
     if end is not None:
         return end.word
+    if how == STATUS_UNKNOWN:
+        return "unknown"
     if how.startswith("was killed by SIG"):
         return how.removeprefix("was killed by ").split()[0].rstrip(":")
     if how.startswith("was killed by"):

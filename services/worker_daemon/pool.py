@@ -70,6 +70,18 @@ class ForkAttempts(Forker, Protocol):
         ...
 
 
+class _Attempt:
+    """One fork of `attempts`. What fails before it is asked for would fail in the same way for ever."""
+
+    def __init__(self, attempts: ForkAttempts) -> None:
+        self._attempts = attempts
+        self.asked = False
+
+    async def fork(self, title: str, env: dict[str, str], fds: list[int]) -> int:
+        self.asked = True
+        return await self._attempts.fork(title, env, fds)
+
+
 class WorkerSource(Protocol):
     """ZygoteGenerations, or a test's stand-in."""
 
@@ -182,11 +194,17 @@ class WorkerPool:
         Raises CapacityExceeded `WORKERS_FULL` or as `WorkerProcess.fork`.
         """
         worker = self.usable(worker_id, session_id, epoch, **accepted) or await self._fork(session_id, epoch, imports)
+        async with self.held(worker):
+            yield worker
+
+    @asynccontextmanager
+    async def held(self, worker: WorkerProcess) -> AsyncIterator[None]:
+        """As `reserved`, of a worker that is there."""
         worker.facts.users += 1
         try:
             async with worker.lock:
                 try:
-                    yield worker
+                    yield
                 except BaseException as error:
                     self._source.failed(worker.facts.pid, error)
                     if not _unharmed(worker, error):
@@ -219,23 +237,28 @@ class WorkerPool:
         self.metrics.forked(time.monotonic() - began_s)
         facts = worker.facts
         facts.session_id, facts.epoch, facts.idle_since_s = session_id, epoch, time.monotonic()
-        self.roster.workers[facts.worker_id] = facts
-        self._processes[facts.worker_id] = worker
+        self.take_in(worker)
+        return worker
+
+    def take_in(self, worker: WorkerProcess) -> None:
+        """It is one of this host's from now on; its facts name its session and epoch."""
+        self.roster.workers[worker.facts.worker_id] = worker.facts
+        self._processes[worker.facts.worker_id] = worker
         self._start(self._forget_when_lost(worker))
         self._changed()
-        return worker
 
     async def _forked(self, owner: StateOwner, imports: Iterable[str]) -> WorkerProcess:
         async with self._source.request(imports) as attempts:
             while True:
+                attempt = _Attempt(attempts)
                 try:
                     worker = await WorkerProcess.fork(
-                        new_worker_id(), attempts, self._env, self._new_requests(owner), self._reaper, self._limits
+                        new_worker_id(), attempt, self._env, self._new_requests(owner), self._reaper, self._limits
                     )
                 except LooseLeafError as error:
                     if error.reason == "WORKER_LOST":
                         attempts.stillborn()
-                    if not attempts.again:
+                    if not (attempt.asked and attempts.again):
                         raise
                 else:
                     attempts.served()

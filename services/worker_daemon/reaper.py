@@ -9,6 +9,7 @@ import signal
 import time
 from collections import OrderedDict
 from contextlib import suppress
+from typing import Final
 
 from looseleaf.units import KIB
 
@@ -16,6 +17,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 # Children that ended before anybody asked for them: a worker may die before its zygote has told its pid.
 EARLY_EXITS_MAX = 256
 EARLY_EXIT_S = 30.0
+STATUS_UNKNOWN: Final = "ended, status unknown: its host's daemon had been restarted while it ran"
 # Ended children whose peak of memory is remembered.
 PEAKS_MAX = 256
 
@@ -111,11 +113,14 @@ class Reaper:
             self._early.popitem(last=False)
 
 
-def describe_exit(code: int, killed_why: str = " (often the system ran out of memory)") -> str:
+def describe_exit(code: int | None, killed_why: str = " (often the system ran out of memory)") -> str:
     """How a process ended, for people: "was killed by SIGKILL", "exited with code 3".
 
-    `killed_why`: what is known of a SIGKILL's cause, as MemoryGuard.explain gives it.
+    `code` None: only its parent knows, which is gone. `killed_why`: what is known of a SIGKILL's cause, as
+    MemoryGuard.explain gives it.
     """
+    if code is None:
+        return STATUS_UNKNOWN
     if code >= 0:
         return f"exited with code {code}"
     try:

@@ -15,7 +15,7 @@ from looseleaf.errors import CapacityExceeded, Conflict, InvalidArgument, Precon
 from looseleaf.ids import Epoch, SessionId
 from looseleaf.protocol import fields
 from looseleaf.rpc.store_client import StoreClient
-from looseleaf.services.worker_daemon.execution_log import is_last
+from looseleaf.services.worker_daemon.execution_log import LIFE_MESSAGES, dropped, is_last
 from looseleaf.services.worker_daemon.state_requests import StateOwner
 from looseleaf.services.worker_daemon.wire import left_body, recipe_body, saved_body
 from looseleaf.v1 import frontend_pb2, recipe_pb2, types_pb2
@@ -26,7 +26,8 @@ log = structlog.get_logger()
 Body = dict[str, Any]
 
 REQUESTS_WAITING_MAX = 64
-REJOIN_S = 20.0
+# A host's daemon that was started anew serves after its first imports.
+REJOIN_S = 30.0
 REJOIN_DELAY_S = 0.5
 # What a host says that was started anew while it ran the cell.
 FORGOTTEN_REASONS = frozenset({"LEASE_UNKNOWN", "LEASE_USED"})
@@ -57,6 +58,10 @@ class RelayClients(Protocol):
         """The running cell on the host at `address`."""
         ...
 
+    async def address(self, host_id: str) -> str:
+        """Where the host's daemon listens; empty if it is not there."""
+        ...
+
     async def evict_workers(self, session_id: SessionId) -> tuple[int, list[str]]:
         """Ends the session's idle workers on all hosts: how many, and the hosts that did not answer."""
         ...
@@ -80,8 +85,12 @@ class RunRelay:
         self._began_s = time.monotonic()
         self._waiting: asyncio.Task[types_pb2.Lease] | None = None
         self._requests: asyncio.Queue[pb.ExecuteRequest] = asyncio.Queue(REQUESTS_WAITING_MAX)
-        # Position of the last message that was handed to the kernel.
-        self._heard = 0
+        # Position of the last message that was handed to the kernel, and the worker's number of its last own.
+        self._heard = self._heard_event = 0
+        # Of the running host's daemon, as its positions tell.
+        self._life = 0
+        # The cell was begun before this daemon's life: it is never started from here.
+        self._follow_only = False
         self._recipe = recipe_pb2.ExecutionRecipe()
         self._saved: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
         # Follows the cell, after its save what it left running too.
@@ -113,8 +122,32 @@ class RunRelay:
                 "gpu": lease.gpu_indices[0],
                 "path": lease.path,
                 "worker_id": lease.worker_id,
+                "lease_id": lease.lease_id,
             },
         )
+        return await self._followed(lease)
+
+    async def resume(self) -> Body:
+        """As `run`, of a cell that a host has been running since before this daemon's life.
+
+        The kernel has heard of it up to the worker's event `heard`. Raises Unavailable `HOST_LOST` if the host cannot
+        be reached or does not know the cell any more.
+        """
+        self._follow_only = True
+        self._heard_event = fields.integer(self._body, "heard")
+        host_id, lease_id = fields.text(self._body, "host_id"), fields.text(self._body, "lease_id")
+        host = types_pb2.HostAddress(host_id=host_id)
+        lease = types_pb2.Lease(lease_id=lease_id, epoch=self._owner.epoch, host=host)
+        limit_s = time.monotonic() + REJOIN_S
+        while not (address := await self._clients.address(host_id)):
+            if time.monotonic() >= limit_s:
+                raise _host_lost(lease)
+            await asyncio.sleep(REJOIN_DELAY_S)
+        host.address = address
+        lease.host.CopyFrom(host)
+        return await self._followed(lease)
+
+    async def _followed(self, lease: types_pb2.Lease) -> Body:
         self.following = asyncio.create_task(self._execute(lease))
         try:
             ends: set[asyncio.Future[Any]] = {self._saved, self.following}
@@ -166,7 +199,7 @@ class RunRelay:
             try:
                 return await self._follow(lease)
             except PreconditionFailed as error:
-                if error.reason not in FORGOTTEN_REASONS or give_up_s is None:
+                if error.reason not in FORGOTTEN_REASONS or (give_up_s is None and not self._follow_only):
                     raise
                 raise _host_lost(lease) from error
             except Unavailable as error:
@@ -184,6 +217,9 @@ class RunRelay:
                 if response.position <= self._heard:
                     continue
                 self._heard = response.position
+                if 0 < response.worker_event <= self._heard_event:
+                    continue
+                await self._tell_gap(response)
                 if response.HasField("saved"):
                     self._saved.set_result(saved_body(response.saved))
                 else:
@@ -191,6 +227,15 @@ class RunRelay:
                 if is_last(response):
                     return
         raise Unavailable("HOST_LOST", "the host that runs this cell ended the connection")
+
+    async def _tell_gap(self, response: pb.ExecuteResponse) -> None:
+        """A daemon that was started anew has what the worker still had: what came before that is lost, and told."""
+        life, number = response.position // LIFE_MESSAGES, response.worker_event
+        if number:
+            lost = number - self._heard_event - 1 if life != self._life else 0
+            self._heard_event, self._life = number, life
+            if lost > 0:
+                await self._deliver(dropped(lost, response.position))
 
     async def _outgoing(self, lease: types_pb2.Lease) -> AsyncIterator[pb.ExecuteRequest]:
         context = self._body.get("context") or {}
@@ -200,15 +245,16 @@ class RunRelay:
                 lease_id=lease.lease_id,
                 session_id=self._owner.session_id,
                 epoch=Epoch(lease.epoch),
-                version=fields.integer(self._body, "version"),
+                version=fields.integer(self._body, "version", 0),
                 recipe=self._recipe,
-                source=fields.text(self._body, "source"),
+                source=fields.text(self._body, "source", ""),
                 execution_count=fields.integer(self._body, "execution_count", 0),
                 allow_stdin=fields.boolean(self._body, "allow_stdin", False),
                 cell_id=fields.text(self._body, "cell_id", ""),
                 elapsed_ms=(time.monotonic() - self._began_s) * 1000 + fields.number(self._body, "elapsed_ms", 0.0),
                 context=msgpack.packb(context),
                 needed_names=fields.texts(self._body, "needed_names", []),
+                follow_only=self._follow_only,
             )
         )
         while True:
@@ -216,24 +262,30 @@ class RunRelay:
 
     async def _deliver(self, response: pb.ExecuteResponse) -> None:
         which = response.WhichOneof("message")
+        number = {"n": response.worker_event} if response.worker_event else {}
         if which == "output":
-            await self._event("output", {"message": msgpack.unpackb(response.output)})
+            await self._event("output", {"message": msgpack.unpackb(response.output), **number})
         elif which == "stage":
             stage = response.stage
             await self._event(
                 "stage",
-                {"stage": stage.stage, "worker_id": stage.worker_id, "pid": stage.pid, "elapsed_ms": stage.elapsed_ms},
-            )
+                {
+                    "stage": stage.stage, "worker_id": stage.worker_id, "pid": stage.pid,
+                    "elapsed_ms": stage.elapsed_ms, **number,
+                },
+            )  # fmt: skip
         elif which == "input_request":
             asked = response.input_request
-            body = {"prompt": asked.prompt, "password": asked.password, "question": asked.question}
+            body = {"prompt": asked.prompt, "password": asked.password, "question": asked.question, **number}
             await self._event("input_request", body)
         elif which == "comm_done":
-            await self._event("comm_done", {"origin": response.comm_done.origin, "late": response.comm_done.late})
+            done = response.comm_done
+            await self._event("comm_done", {"origin": done.origin, "late": done.late, **number})
         elif which == "left":
             await self._event("left", left_body(response.left))
         elif which == "ended":
-            await self._event("ended", {"reply": msgpack.unpackb(response.ended.reply), "run_s": response.ended.run_s})
+            ended = {"reply": msgpack.unpackb(response.ended.reply), "run_s": response.ended.run_s}
+            await self._event("ended", {**ended, **number})
 
     async def _event(self, kind: str, body: Body) -> None:
         await self._send_event({"execution_id": self._execution_id, "kind": kind, **body})

@@ -7,6 +7,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ import structlog
 from looseleaf.config import DaemonConfig
 from looseleaf.devices.description import GpuDescription, described
 from looseleaf.devices.smi_shim import SMI_FOLDER, offer_smi
+from looseleaf.errors import LooseLeafError
 from looseleaf.ids import HostId, LeaseId
 from looseleaf.rpc.address import dialled_address
 from looseleaf.rpc.server import Registration
 from looseleaf.rpc.service import Service
 from looseleaf.rpc.service_main import service_main
 from looseleaf.rpc.store_client import StoreClient
+from looseleaf.services.worker_daemon.adopted_execution import adopt, head_of
+from looseleaf.services.worker_daemon.adoption import Adoption, Found
 from looseleaf.services.worker_daemon.arena import HostArena
 from looseleaf.services.worker_daemon.clients import Clients, Peers
 from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
@@ -46,6 +50,7 @@ from looseleaf.services.worker_daemon.region_sources import StoreLocator
 from looseleaf.services.worker_daemon.region_uploads import RegionUploads
 from looseleaf.services.worker_daemon.regions import HostRegions, marks_of
 from looseleaf.services.worker_daemon.reports import Reporter
+from looseleaf.services.worker_daemon.run_journal import RunJournal
 from looseleaf.services.worker_daemon.scrubbed_env import scrubbed
 from looseleaf.services.worker_daemon.servicer import WorkerDaemonServicer
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
@@ -103,6 +108,11 @@ class _Builder:
         eager = self.config.durability != "staged"
         self.durability = DurabilityQueue(self.store, self.regions, uploads.put, eager=eager)
         self.heartbeat.on_retiring = self.durability.hurry
+        self.journal = RunJournal(
+            Path(self.config.data) / "running" / self.host_id,
+            str(self.config.kernel_socket.with_name(f"workers-{self.host_id}.sock")),
+        )  # fmt: skip
+        self.adoption = Adoption(self.journal, self.confiner.user)
         self.host: Host | None = None
         # What the real GPUs of this host are, as their driver told.
         self.gpus: list[GpuDescription] = []
@@ -153,6 +163,9 @@ class _Builder:
         requests.saves = self.saves
         return requests
 
+    def _worker_limits(self) -> WorkerLimits:
+        return WorkerLimits(self.config.prepare_timeout_s, self.config.save_timeout_s, self.confiner)
+
     async def build(self) -> Sequence[Registration]:
         config = self.config
         self.service.hold_ready()
@@ -162,6 +175,9 @@ class _Builder:
         become_subreaper()
         self.reaper.start()
         self.service.on_stop(self._stop_reaper)
+        # Before the zygotes' imports, which take longer than workers wait for somebody who listens.
+        self.service.on_stop(self.adoption.stop)
+        self.adoption.start()
         settings = self._zygote_settings()
         zygotes = ZygoteGenerations(
             lambda learned: Zygote(replace(settings, imports=_with(settings.imports, learned)), self.reaper),
@@ -175,7 +191,7 @@ class _Builder:
             zygotes,
             self.reaper,
             KeepRules(config.keep_warm_s, config.workers_max),
-            WorkerLimits(config.prepare_timeout_s, config.save_timeout_s, self.confiner),
+            self._worker_limits(),
             self._worker_requests,
             self._worker_env(),
             self.heartbeat.nudge,
@@ -204,6 +220,7 @@ class _Builder:
             gpu_used=lambda: gpu_memory.used_bytes,
             kernel_sessions=lambda: endpoint.sessions,
             staged_sessions=lambda: self.durability.staged_sessions,
+            journal=self.journal,
         )
         servicer = WorkerDaemonServicer(self.host)
         await self._begin(servicer, endpoint, pool, reporter)
@@ -248,6 +265,8 @@ class _Builder:
         self.durability.start()
         reporter.start()
         pool.start()
+        for found in await self.adoption.settle(partial(head_of, self.store)):
+            await self._adopt(found, servicer)
         endpoint.start()
         if (user := self.confiner.user) is not None:
             # Its kernels are of the same person.
@@ -257,6 +276,16 @@ class _Builder:
             self.service.on_stop(stop)
         self.service.on_stopping(self._drain)
         self.service.start_task(self._ready_when_known(), name="heartbeat")
+
+    async def _adopt(self, found: Found, servicer: WorkerDaemonServicer) -> None:
+        assert self.host is not None
+        try:
+            execution = await adopt(found, self.host, self._worker_requests, self._worker_limits())
+        except LooseLeafError as error:
+            found.channel.close()
+            await self.adoption.give_up(found.run, found.process, error.reason)
+        else:
+            servicer.adopt(execution)
 
     async def _ready_when_known(self) -> None:
         await self.heartbeat.until_heard()

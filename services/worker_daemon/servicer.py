@@ -10,7 +10,7 @@ from typing import Any
 
 import structlog
 
-from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, Unavailable
+from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, PreconditionFailed, Unavailable
 from looseleaf.ids import Epoch, ExecutionId, LeaseId, SessionId, WorkerId
 from looseleaf.logs import log_context
 from looseleaf.rpc.dedupe import RequestMemory
@@ -27,8 +27,10 @@ log = structlog.get_logger()
 REGIONS_PER_FETCH_MAX = 100_000
 # Other hosts' streams at once; what comes beyond waits for its turn within its deadline.
 FETCHES_MAX = 8
-# A cell that nobody listens to ends after so long: callers that come back do so within 20 s, and then give it up.
-ABANDONED_S = 30.0
+# A cell that nobody listens to ends after so long: callers that come back do so within 30 s, and then give it up.
+ABANDONED_S = 40.0
+# One that began under an earlier daemon: its kernel, which has lost its daemon too, comes back within a minute.
+ADOPTED_S = 90.0
 SAVE_AT_STOP_S = 5.0
 
 
@@ -92,6 +94,9 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
             raise InvalidArgument("EXECUTE_MALFORMED", "the first message of Execute is `start`")
         execution_id = ExecutionId(first.start.execution_id)
         record = self._host.executions.get(execution_id)
+        if record is None and first.start.follow_only:
+            text = "this cell is not known here any more: its host's daemon was started anew, and its worker has ended"
+            raise PreconditionFailed("LEASE_UNKNOWN", text, lease_id=first.start.lease_id)
         if record is None:
             record = self._begin(first.start)
         reader = self._start(self._read(requests, execution_id))
@@ -110,11 +115,22 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
         lease = host.leases.use(LeaseId(start.lease_id), execution_id, Epoch(start.epoch), time.monotonic())
         record = host.executions.start(execution_id)
         execution = CellExecution(
-            start, lease, record, host.pool, host.reporter, host.facts, lambda: host.leases.finish(lease.lease_id)
+            start, lease, record, host.pool, host.reporter, host.facts, lambda: host.leases.finish(lease.lease_id),
+            host.journal,
         )
-        self._running[execution_id] = execution
-        self._start(self._run(execution))
+        self._follow(execution)
         return record
+
+    def adopt(self, execution: CellExecution) -> None:
+        """A cell goes on here that began under an earlier daemon; it is ended if nobody asks for it any more."""
+        self._host.executions.keep(execution.record)
+        self._follow(execution)
+        execution_id = execution.lease.execution_id
+        asyncio.get_running_loop().call_later(ADOPTED_S, self._end_if_abandoned, execution_id)
+
+    def _follow(self, execution: CellExecution) -> None:
+        self._running[execution.lease.execution_id] = execution
+        self._start(self._run(execution))
 
     def _end_if_abandoned(self, execution_id: ExecutionId) -> None:
         execution = self._running.get(execution_id)

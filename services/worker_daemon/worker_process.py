@@ -58,6 +58,22 @@ class Forker(Protocol):
         ...
 
 
+class ProcessWatch(Protocol):
+    """Tells of a process's end and signals it: Reaper for children, AdoptedProcess for one of an earlier daemon."""
+
+    def exit_status(self, pid: int) -> asyncio.Future[int] | asyncio.Future[int | None]:
+        """See Reaper.exit_status; None: it has ended, and how is not known."""
+        ...
+
+    def peak_bytes(self, pid: int) -> int:
+        """See Reaper.peak_bytes."""
+        ...
+
+    def signal(self, pid: int, number: signal.Signals) -> None:
+        """See Reaper.signal."""
+        ...
+
+
 @dataclass(frozen=True)
 class WorkerLimits:
     """Seconds after which a worker's step has failed, and what its process may have."""
@@ -74,7 +90,8 @@ class WorkerProcess:
     """
 
     def __init__(
-        self, facts: WorkerFacts, requests: StateRequests, reaper: Reaper, limits: WorkerLimits, confined: Confined
+        self, facts: WorkerFacts, requests: StateRequests, reaper: ProcessWatch, limits: WorkerLimits,
+        confined: Confined,
     ) -> None:
         self.facts = facts
         self.requests = requests
@@ -85,7 +102,7 @@ class WorkerProcess:
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.limits = limits
         self._reaper = reaper
-        self._exit_status = reaper.exit_status(facts.pid)
+        self._exit_status: asyncio.Future[Any] = reaper.exit_status(facts.pid)
         self._confined = confined
         self._guard = confined.group.guard if confined.group is not None else MemoryGuard.find()
         # What it had when it was ended for it.
@@ -123,7 +140,7 @@ class WorkerProcess:
             ours_on_error.callback(limits.confiner.free, confined)
             pid = await forker.fork(f"ll-worker:{worker_id}", {**env, **confined.env}, fds)
             worker = cls(WorkerFacts(worker_id, pid), requests, reaper, limits, confined)
-            worker._connect(ours, log_reader)
+            worker._connect(AsyncChannel(ours), log_reader)
             ours_on_error.pop_all()
         try:
             await asyncio.wait_for(worker._hello.wait(), HELLO_TIMEOUT_S)
@@ -140,9 +157,20 @@ class WorkerProcess:
             raise Unavailable("WORKER_LOST", text) from None
         return worker
 
-    def _connect(self, sock: socket.socket, log_fd: int) -> None:
+    @classmethod
+    def adopted(
+        cls, facts: WorkerFacts, channel: AsyncChannel, log_fd: int, requests: StateRequests, process: ProcessWatch,
+        limits: WorkerLimits,
+    ) -> WorkerProcess:
+        """A worker that an earlier daemon forked and that has come by `channel`; its log is read from `log_fd`."""
+        worker = cls(facts, requests, process, limits, Confined({}))
+        worker._hello.set()
+        worker._connect(channel, log_fd)
+        return worker
+
+    def _connect(self, channel: AsyncChannel, log_fd: int) -> None:
         handlers = with_ids(self.requests.owner, self.requests.handlers())
-        self._link = AsyncLink(AsyncChannel(sock), handlers=handlers, on_event=self._on_event)
+        self._link = AsyncLink(channel, handlers=handlers, on_event=self._on_event)
         self._log = LogPipe(log_fd, self.facts.worker_id)
         # In a context of its own: it outlives the call that asked for the worker, with its deadline and its log ids.
         self._serving = asyncio.create_task(self._serve_until_lost(), context=Context())
@@ -237,6 +265,10 @@ class WorkerProcess:
         """Runs a cell; its events go to `on_message`; the reply is the save's outcome. No limit of time."""
         self._kills_before = self._guard.kills()
         return await self._request("run", body, None)
+
+    async def resume(self, execution_id: str) -> Message:
+        """As `run`, of the cell that it has been running since an earlier daemon's life."""
+        return await self._request("resume", {"execution_id": execution_id}, None)
 
     async def send_event(self, kind: str, body: Message) -> None:
         """Tells the worker something, such as the answer to its input request."""

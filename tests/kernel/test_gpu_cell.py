@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from looseleaf.errors import CapacityExceeded
+from looseleaf.errors import CapacityExceeded, LooseLeafError, Unavailable
 from looseleaf.kernel import gpu_cell
 from looseleaf.kernel.forwarder import Publishers
-from looseleaf.kernel.gpu_cell import EVENTS_BEHIND_MAX, EVENTS_WAITING_MAX, Ask, GpuCell
+from looseleaf.kernel.gpu_cell import EVENTS_BEHIND_MAX, EVENTS_WAITING_MAX, Ask, GpuCell, Rejoin
 
 LIMIT_S = 10.0
 
@@ -21,12 +21,16 @@ LIMIT_S = 10.0
 class Link:
     """A daemon that answers when the test says so."""
 
+    error: LooseLeafError | None = None
+
     def __init__(self) -> None:
         self.submitted: Future[Any] = Future()
+        self.asked: tuple[str, dict[str, Any]] = ("", {})
         self.told: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
 
     def request_future(self, type_: str, body: dict[str, Any]) -> Future[Any]:
-        if type_ == "submit":
+        if type_ in ("submit", "resume"):
+            self.asked = (type_, body)
             return self.submitted
         self.told.put_nowait((type_, body))
         done: Future[Any] = Future()
@@ -35,13 +39,13 @@ class Link:
 
 
 class Bench:
-    def __init__(self, ask: Ask | None = None, note: str = "") -> None:
+    def __init__(self, ask: Ask | None = None, note: str = "", rejoin: Rejoin | None = None) -> None:
         self.link: Any = Link()
         self.shown: list[str] = []
         publishers = Publishers(
             lambda _parent, _kind, content, *_: self.shown.append(content["text"]), lambda *_: None, dict
         )  # fmt: skip
-        self.cell = GpuCell(self.link, {"execution_id": "x"}, publishers.request({}), ask, note)
+        self.cell = GpuCell(self.link, {"execution_id": "x"}, publishers.request({}), ask, note, rejoin)
 
     def end(self) -> None:
         self.link.submitted.set_result(({"saved": {"version": 2}}, []))
@@ -159,3 +163,59 @@ async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(LIMIT_S):
         while not condition():  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0)
+
+
+GONE = Unavailable("PEER_CLOSED", "the daemon was killed")
+
+
+def news(kind: str, number: int = 0, **body: Any) -> dict[str, Any]:
+    return {"t": "event", "execution_id": "x", "kind": kind, **({"n": number} if number else {}), **body}
+
+
+async def test_cell_whose_daemon_is_lost_goes_on_with_the_next_one() -> None:
+    links: list[Any] = [Link()]
+
+    async def rejoin(_error: LooseLeafError) -> Any:
+        # The person stops the cell while nobody is there.
+        bench.link.error = GONE
+        bench.cell.interrupt()
+        return links[0]
+
+    async def ask(_prompt: str, _password: bool) -> str:
+        return "Ada"
+
+    bench = Bench(ask, rejoin=rejoin)
+    run = asyncio.ensure_future(bench.cell.run())
+    for event in (
+        news("lease", host_id="h1", lease_id="l-1"), news("stage", 1, stage=6), {**output("a"), "n": 2},
+        news("input_request", 3, prompt="?", question=1),
+    ):  # fmt: skip
+        bench.cell.take_event(event)
+    kind, answer = await asyncio.wait_for(bench.link.told.get(), LIMIT_S)
+    bench.link.submitted.set_exception(GONE)
+    # What the lost daemon may not have passed on is told again; the worker knows by its number whether it had it.
+    told = [await asyncio.wait_for(links[0].told.get(), LIMIT_S) for _ in range(2)]
+    assert told == [(kind, answer), ("interrupt", {"execution_id": "x", "kill": False})] and kind == "input_reply"
+    resumed = {"execution_id": "x", "host_id": "h1", "lease_id": "l-1", "heard": 3}
+    assert links[0].asked == ("resume", resumed)
+    bench.cell.take_event({**output("b"), "n": 4})
+    links[0].submitted.set_result(({"saved": {"version": 2}}, []))
+    result = await asyncio.wait_for(run, LIMIT_S)
+    assert result.saved == {"version": 2} and result.error is None and bench.shown == ["a", "b"]
+
+
+@pytest.mark.parametrize("stage", [True, False])
+async def test_cell_whose_daemon_does_not_come_back_or_had_not_begun_it_is_lost(stage: bool) -> None:
+    asked: list[LooseLeafError] = []
+
+    async def rejoin(error: LooseLeafError) -> Any:
+        asked.append(error)
+        raise error
+
+    bench = Bench(rejoin=rejoin)
+    bench.cell.take_event(news("lease", host_id="h1", lease_id="l-1"))
+    if stage:
+        bench.cell.take_event(news("stage", stage=1))
+    bench.link.submitted.set_exception(GONE)
+    result = await asyncio.wait_for(bench.cell.run(), LIMIT_S)
+    assert result.error is GONE and asked == ([GONE] if stage else [])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from looseleaf.errors import LooseLeafError
+from looseleaf.ids import LeaseId
 from looseleaf.services.scheduler.core.actions import MarkHostDead, RevokeLease
 from looseleaf.services.scheduler.core.events import LeaseRevoked, RevokeUnanswered
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState
@@ -161,10 +162,16 @@ def refuse_run(state: State, run: Run, error: LooseLeafError) -> None:
     finish(state, _record_of(state, run), ExecutionState.FAILED, error.reason)
 
 
-def lose_host(state: State, host: Host, now_s: float, reason: str) -> None:
-    """The host's daemon is gone or unheard: its leases end, its workers are not counted on any more."""
+def lose_host(
+    state: State, host: Host, now_s: float, reason: str, *, but: frozenset[LeaseId] = frozenset()
+) -> None:
+    """The host's daemon is gone or unheard: its leases end, its workers are not counted on any more.
+
+    `but`: leases that its next daemon has taken over.
+    """
     for entry in state.leases.on_host(host.host_id):
-        lose_lease(state, entry, now_s, reason, daemon_gone=True)
+        if entry.lease.lease_id not in but:
+            lose_lease(state, entry, now_s, reason, daemon_gone=True)
     why = "was lost with its host" if reason == "HOST_LOST" else "ended when its host's daemon was started anew"
     for worker in host.workers.values():
         state.lose_worker(worker, now_s)

@@ -97,9 +97,15 @@ def _known_host(state: State, event: HeartbeatReceived, now_s: float) -> Host | 
         return None
     elif report.incarnation != host.incarnation:
         host_lost(state, host, now_s)
-        lose_host(state, host, now_s, "DAEMON_RESTARTED")
+        lose_host(state, host, now_s, "DAEMON_RESTARTED", but=_adopted(report))
         supersede(host, report, state.limits)
     return host
+
+
+def _adopted(report: HostReport) -> frozenset[LeaseId]:
+    """Leases of cells that run on under a daemon that was started anew: it has adopted their workers."""
+    running = {worker.execution_id for worker in report.workers if worker.stage in _RUNNING}
+    return frozenset(lease.lease_id for lease in report.leases if lease.execution_id in running)
 
 
 def _settle_leases(state: State, host: Host, report: HostReport, now_s: float) -> tuple[list[LeaseId], list[LeaseId]]:

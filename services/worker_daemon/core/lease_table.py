@@ -73,6 +73,10 @@ class LeaseTable:
         if len(self._epochs) > EPOCHS_KEPT_MAX:
             self._epochs.popitem(last=False)
 
+    def adopt(self, lease: HeldLease) -> None:
+        """As `grant`, of a lease under which a cell runs since an earlier daemon's life."""
+        self.grant(replace(lease, in_use=True, finished=False))
+
     def use(self, lease_id: LeaseId, execution_id: ExecutionId, epoch: Epoch, now_s: float) -> HeldLease:
         """Marks the lease as used by its execution, which keeps it until `release`.
 

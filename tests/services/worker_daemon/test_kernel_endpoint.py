@@ -55,7 +55,7 @@ class FakeClients:
 
     async def open_session(self, session_id: str, **how: Any) -> cp.SessionHead:
         self.opened.append({"session_id": session_id, **how})
-        self.epoch += 1
+        self.epoch += how["raise_epoch"]
         return cp.SessionHead(session_id=session_id, epoch=self.epoch, version=3)
 
     async def record_runs(self, session_id: str, runs: list[Any]) -> int:
@@ -128,6 +128,18 @@ async def test_hello_opens_the_session_and_tells_of_the_host(kernel: Kernel, cli
     reply = await kernel.ask("hello", v=1, session_id="s-1", title="notes.ipynb", pid=1)
     assert reply == {"v": 1, "session_id": "s-1", "epoch": 1, "version": 3, "gpu": GPU.message(), **HOST}
     assert clients.opened == [{"session_id": "s-1", "create": True, "raise_epoch": True, "title": "notes.ipynb"}]
+
+
+async def test_hello_during_a_cell_of_its_own_does_not_fence_that_cell(kernel: Kernel, clients: FakeClients) -> None:
+    clients.epoch = 4
+    reply = await kernel.ask("hello", v=1, session_id="s-1", running="x-1", epoch=4)
+    assert reply["epoch"] == 4 and [opened["raise_epoch"] for opened in clients.opened] == [False]
+
+
+async def test_hello_of_an_owner_that_was_fenced_is_as_any_other(kernel: Kernel, clients: FakeClients) -> None:
+    clients.epoch = 5
+    reply = await kernel.ask("hello", v=1, session_id="s-1", running="x-1", epoch=4)
+    assert reply["epoch"] == 6 and [opened["raise_epoch"] for opened in clients.opened] == [False, True]
 
 
 async def test_hello_without_a_session_makes_one(kernel: Kernel) -> None:

@@ -4,6 +4,8 @@ import asyncio
 import random
 import signal
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -329,6 +331,22 @@ async def test_fork_that_failed_is_tried_again_while_there_is_another_way(parts:
         async with pool.reserved(worker.facts.worker_id, SESSION, ONE):
             raise spoiled
     assert parts.forker.failures == [(worker.facts.pid, spoiled)]
+
+
+async def test_what_fails_before_the_fork_is_asked_for_is_not_tried_again(parts: Any) -> None:
+    pool, tries = parts.pool(), []
+
+    def confine(worker_id: str) -> Any:
+        tries.append(worker_id)
+        raise CapacityExceeded("NO_GROUP", "no control group can be made")
+
+    confiner: Any = SimpleNamespace(confine=confine)
+    pool._limits = replace(pool._limits, confiner=confiner)
+    parts.forker.again = True
+    with pytest.raises(CapacityExceeded, match="NO_GROUP"):
+        async with pool.reserved(None, SESSION, ONE):
+            pass
+    assert len(tries) == 1 and parts.forker.workers == []
 
 
 @pytest.mark.parametrize("how", ["hangs", "ends"])

@@ -19,6 +19,7 @@ from looseleaf.errors import (
 )
 from looseleaf.ids import Epoch
 from looseleaf.services.worker_daemon import run_relay
+from looseleaf.services.worker_daemon.execution_log import LIFE_MESSAGES
 from looseleaf.services.worker_daemon.run_relay import RunRelay
 from looseleaf.services.worker_daemon.state_requests import StateOwner
 from looseleaf.v1 import frontend_pb2, recipe_pb2, types_pb2
@@ -53,6 +54,7 @@ class FakeClients:
     submitted: list[frontend_pb2.SubmitCellRequest] = field(default_factory=list)
     sent: list[list[pb.ExecuteRequest]] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
+    where: list[str] = field(default_factory=list)
 
     async def submit(
         self, request: frontend_pb2.SubmitCellRequest
@@ -66,6 +68,9 @@ class FakeClients:
                 yield frontend_pb2.SubmitCellResponse(lease=LEASE)
         finally:
             self.closed.append("submit")
+
+    async def address(self, _host_id: str) -> str:
+        return self.where.pop(0) if self.where else "unix:/h1"
 
     async def execute(
         self, address: str, requests: AsyncIterator[pb.ExecuteRequest]
@@ -134,6 +139,7 @@ async def test_cell_is_carried_from_its_recipe_to_its_save(clients: FakeClients)
     assert all(event["execution_id"] == "x-1" for event in kernel.events)
     assert kernel.events[2] == {
         "execution_id": "x-1", "kind": "lease", "host_id": "h1", "gpu": 2, "path": 2, "worker_id": "w-1",
+        "lease_id": "l-1",
     }  # fmt: skip
     start = clients.sent[0][0].start
     assert (start.lease_id, start.version, list(start.recipe.names)) == ("l-1", 3, ["x"])
@@ -187,6 +193,55 @@ async def test_lease_that_is_refused_at_once_ran_nothing(clients: FakeClients) -
     clients.connections = [[PreconditionFailed("LEASE_UNKNOWN", "nothing was run")]]
     with pytest.raises(PreconditionFailed, match="LEASE_UNKNOWN"):
         await within(Kernel(clients).relay.run())
+
+
+def told(position: int, number: int, life: int = 1) -> pb.ExecuteResponse:
+    """Text `number` of the worker, as the daemon tells it that has the cell in its `life`."""
+    return pb.ExecuteResponse(
+        position=life * LIFE_MESSAGES + position, worker_event=number,
+        output=msgpack.packb({"type": "stream", "name": "stdout", "text": str(number)}),
+    )  # fmt: skip
+
+
+async def test_kernel_that_lost_its_daemon_hears_the_rest_of_its_cell_once(clients: FakeClients) -> None:
+    clients.where = ["", "unix:/h1"]
+    clients.connections = [[told(1, 3), told(2, 4), told(3, 5), down("host")], [told(3, 5), told(4, 6), saved(9 << 40)]]
+    kernel = Kernel(clients, heard=4, host_id="h1", lease_id="l-1")
+    found = await within(kernel.relay.resume())
+    assert found["version"] == 4 and kernel.texts == ["5", "6"] and kernel.kinds == ["output", "output"]
+    assert [event["n"] for event in kernel.events] == [5, 6]
+    start = clients.sent[0][0].start
+    assert (start.execution_id, start.lease_id, start.follow_only) == ("x-1", "l-1", True) and not clients.submitted
+
+
+async def test_host_whose_daemon_was_started_anew_tells_all_of_its_cell_again(clients: FakeClients) -> None:
+    clients.connections = [
+        [told(1, 1, 0), told(2, 2, 0), down("host")],
+        # The worker has kept what it told from its second message on; its daemon's positions begin anew.
+        [told(1, 2), told(2, 3), saved(9 << 40)],
+    ]
+    kernel = Kernel(clients)
+    await within(kernel.relay.run())
+    assert kernel.texts == ["1", "2", "3"]
+
+
+async def test_what_no_daemon_and_no_worker_has_any_more_is_told_as_lost(clients: FakeClients) -> None:
+    clients.connections = [[told(1, 7), told(2, 8), saved(9 << 40)]]
+    kernel = Kernel(clients, heard=4, host_id="h1", lease_id="l-1")
+    await within(kernel.relay.resume())
+    assert "2 earlier output messages were dropped" in kernel.texts[0] and kernel.texts[1:] == ["7", "8"]
+
+
+@pytest.mark.parametrize("gone", ["host", "cell"])
+async def test_cell_that_nobody_has_any_more_is_lost_and_not_started(
+    clients: FakeClients, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    monkeypatch.setattr(run_relay, "REJOIN_S", 0.02)
+    if gone == "host":
+        clients.where = [""] * 1000
+    clients.connections = [[PreconditionFailed("LEASE_UNKNOWN", "it is not known here")]]
+    with pytest.raises(Unavailable, match="HOST_LOST"):
+        await within(Kernel(clients, heard=4, host_id="h1", lease_id="l-1").relay.resume())
 
 
 async def test_frontend_without_an_answer_is_an_error(clients: FakeClients) -> None:

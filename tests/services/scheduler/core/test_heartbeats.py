@@ -113,6 +113,28 @@ def test_new_incarnation_loses_the_old_ones_leases(rig: Any, worker: Any) -> Non
     assert rig.one(act.JournalHost).record.incarnation == "i2"
 
 
+def test_new_incarnation_that_has_adopted_a_cell_keeps_its_lease(rig: Any, worker: Any) -> None:
+    lease = rig.lease("x1")
+    rig.report(lease, ExecutionState.STARTED)
+    running = worker("w1", stage=worker("w").stage.RUNNING, gpus=(0,), execution="x1")
+    rig.heartbeat(workers=(running,), leases=(lease,))
+    rig.heartbeat(incarnation="i2", workers=(running,), leases=(lease,))
+    assert rig.state_of("x1") is ExecutionState.STARTED
+    assert rig.one(act.AnswerHeartbeat).renewed == (lease.lease_id,)
+    assert rig.all(act.Journal) == []
+    rig.run("x2", "s2")
+    assert rig.all(act.GrantLease) == []
+    rig.report(lease, ExecutionState.SAVED, release=True)
+    assert rig.state_of("x1") is ExecutionState.SAVED
+
+
+def test_new_incarnation_with_a_lease_and_no_worker_has_lost_the_cell(rig: Any, worker: Any) -> None:
+    lease = rig.lease("x1")
+    rig.report(lease, ExecutionState.STARTED)
+    rig.heartbeat(incarnation="i2", workers=(worker("w1", gpus=(0,)),), leases=(lease,))
+    assert rig.state_of("x1") is ExecutionState.INDETERMINATE
+
+
 def test_superseded_incarnation_is_refused(rig: Any) -> None:
     rig.heartbeat(incarnation="i2")
     rig.heartbeat(incarnation="i1")

@@ -1,0 +1,195 @@
+"""Finds the workers of this host's last daemon that still run a cell, and lets them in (design §5)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from looseleaf.errors import InvalidArgument, LooseLeafError
+from looseleaf.ids import SessionId
+from looseleaf.protocol import fields
+from looseleaf.protocol.aio import AsyncChannel
+from looseleaf.protocol.frames import Message, close_fds
+from looseleaf.protocol.rpc import OK, build_message
+from looseleaf.services.worker_daemon.adopted_process import AdoptedProcess
+from looseleaf.services.worker_daemon.core.adoption import OpenRun, SessionHead, is_alive, refusal
+from looseleaf.services.worker_daemon.limits import WorkerUser
+from looseleaf.services.worker_daemon.run_journal import RunJournal
+from looseleaf.services.worker_daemon.unix_listener import listening
+
+log = structlog.get_logger()
+
+# A worker looks for a daemon ten times a second, unless its cell keeps all its threads from running for so long.
+ADOPT_S: Final = 30.0
+HELLO_S: Final = 10.0
+ENDED_S: Final = 10.0
+_BACKLOG: Final = 64
+_CREDENTIALS: Final = struct.Struct("3i")
+
+
+@dataclass(eq=False)
+class Waiting:
+    """A worker that may be let in. `hello`: its first words, once it has come, and the connection that they came by."""
+
+    run: OpenRun
+    process: AdoptedProcess
+    came: asyncio.Future[tuple[AsyncChannel, Message]]
+
+
+@dataclass(frozen=True)
+class Found:
+    """A worker that is to go on under this daemon; it waits for `welcome`. `started_s`: of its cell, None: not yet."""
+
+    run: OpenRun
+    process: AdoptedProcess
+    channel: AsyncChannel
+    request_id: int
+    started_s: float | None
+
+    async def welcome(self, log_fd: int) -> None:
+        """Lets it go on; its own log goes to `log_fd`, which stays the caller's. Raises Unavailable `PEER_CLOSED`."""
+        await self.channel.send(build_message(OK, self.request_id, {}), [log_fd])
+
+
+class Adoption:
+    """From a daemon's start until it is known which workers it has.
+
+    Who comes is known by its pid, as the system tells it, and by the journal; nothing is believed of its words but when
+    its cell began. `user`: whom workers run as, if not this process's own.
+    """
+
+    def __init__(self, journal: RunJournal, user: WorkerUser | None = None) -> None:
+        self._journal = journal
+        self._user = user
+        self._waiting: dict[int, Waiting] = {}
+        self._limit_s = 0.0
+        self._sock: socket.socket | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Takes the journal, and listens if a worker of the last daemon is there.
+
+        Raises Unavailable `HOST_TAKEN` or `SOCKET_TAKEN` if another daemon lives.
+        """
+        self._journal.lock()
+        for run in self._journal.runs():
+            if (waiting := self._look(run)) is not None:
+                self._waiting[run.pid] = waiting
+            else:
+                log.info("worker_not_adopted", worker=run.worker_id, execution=run.lease.execution_id, why="ENDED")
+                self._journal.close(run.lease.execution_id)
+        if self._waiting:
+            self._limit_s = time.monotonic() + ADOPT_S
+            self._listen()
+
+    def _look(self, run: OpenRun) -> Waiting | None:
+        try:
+            # First, so that what is looked at cannot be another process by the time that it is signalled.
+            process = AdoptedProcess(run.pid)
+        except ProcessLookupError:
+            return None
+        if not is_alive(run, self._journal.boot_id, process.ticks):
+            process.close()
+            return None
+        return Waiting(run, process, asyncio.get_running_loop().create_future())
+
+    def _listen(self) -> None:
+        self._sock = listening(self._journal.socket_path, _BACKLOG)
+        if self._user is not None:
+            os.chown(self._journal.socket_path, self._user.uid, self._user.gid)
+        self._start(self._accept_all(self._sock))
+
+    def _start(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept_all(self, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            connection, _address = await loop.sock_accept(sock)
+            data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            waiting = self._waiting.get(_CREDENTIALS.unpack(data)[0])
+            if waiting is None:
+                log.warning("stranger_refused", pid=_CREDENTIALS.unpack(data)[0])
+                connection.close()
+                continue
+            self._start(self._hear(waiting, AsyncChannel(connection)))
+
+    async def _hear(self, waiting: Waiting, channel: AsyncChannel) -> None:
+        try:
+            message, fds = await asyncio.wait_for(channel.recv(), HELLO_S)
+            close_fds(fds)
+            known = message["t"] == "hello" and message.get("execution_id") == waiting.run.lease.execution_id
+            if not known or waiting.came.done():
+                raise InvalidArgument("FIELD_MALFORMED", "these are not the first words of a worker that is awaited")
+            fields.integer(message, "id", minimum=1)
+        except (LooseLeafError, TimeoutError) as error:
+            log.warning("worker_not_heard", worker=waiting.run.worker_id, error=str(error))
+            channel.close()
+            return
+        waiting.came.set_result((channel, message))
+
+    async def settle(self, head_of: Callable[[SessionId], Awaitable[SessionHead | None]]) -> list[Found]:
+        """The workers that go on here. All others of the last daemon have ended when it returns."""
+        try:
+            settled = await asyncio.gather(*(self._settle(each, head_of) for each in self._waiting.values()))
+        finally:
+            self._stop_listening()
+        return [found for found in settled if found is not None]
+
+    async def _settle(
+        self, waiting: Waiting, head_of: Callable[[SessionId], Awaitable[SessionHead | None]]
+    ) -> Found | None:
+        run = waiting.run
+        why = refusal(run, await head_of(run.lease.session_id), self._journal.socket_path)
+        if not why:
+            exited = waiting.process.exit_status(run.pid)
+            ends: Iterable[asyncio.Future[object]] = {waiting.came, exited}  # type: ignore[arg-type]
+            limit_s = max(0.0, self._limit_s - time.monotonic())
+            await asyncio.wait(ends, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            why = "" if waiting.came.done() else "ENDED" if exited.done() else "SILENT"
+        if not why:
+            channel, hello = waiting.came.result()
+            began_s = hello.get("started_s")
+            started_s = None if began_s is None else fields.number(hello, "started_s", 0.0)
+            return Found(run, waiting.process, channel, hello["id"], started_s)
+        await self.give_up(waiting.run, waiting.process, why)
+        if waiting.came.done():
+            waiting.came.result()[0].close()
+        return None
+
+    async def give_up(self, run: OpenRun, process: AdoptedProcess, why: str) -> None:
+        """Ends a worker that may not go on; what it has not committed is lost."""
+        log.warning(
+            "worker_not_adopted", worker=run.worker_id, session=run.lease.session_id,
+            execution=run.lease.execution_id, pid=run.pid, why=why,
+        )  # fmt: skip
+        process.signal(run.pid, signal.SIGKILL)
+        await asyncio.wait({process.exit_status(run.pid)}, timeout=ENDED_S)
+        self._journal.close(run.lease.execution_id)
+
+    def _stop_listening(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._sock is not None:
+            self._sock.close()
+            os.unlink(self._journal.socket_path)
+            self._sock = None
+
+    async def stop(self) -> None:
+        """Whoever was not let in by now ends with its own limit."""
+        self._stop_listening()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for waiting in self._waiting.values():
+            waiting.process.close()
+        self._journal.unlock()
