@@ -139,11 +139,13 @@ def _on_worker(
     # A device context cannot change its set of GPUs: a bound worker serves only cells of that many.
     if bound and (len(bound) != count or not all(index in room.warm for index in bound)):
         return None
+    if worker.context_gpus and not bound and not worker.preparing:
+        # Nor can one that waits for its data: whoever stands there makes way, else a new worker is as good.
+        bound = worker.context_gpus
+        if len(bound) != count or not all(index in room.warm or index in room.free for index in bound):
+            return None
     taken = take_gpus(room, count, bound, worker, now_s, limits, spare_bytes)
     if taken is None:
         return None
     gpus, victims = taken
-    if worker.context_gpus not in ((), gpus) and not bound and not worker.preparing:
-        # Nor can one that waits for its data: a new worker is as good there.
-        return None
     return Placement(room.host.host_id, gpus, worker.worker_id, worker_path(worker, run), victims)

@@ -20,6 +20,7 @@ from looseleaf.services.scheduler.core.refusals import stale_epoch
 from looseleaf.services.scheduler.core.speculation import Parked, count_fork, fork_wait_s
 from looseleaf.services.scheduler.core.stages import choose_stage, clear_gpus, reached
 from looseleaf.services.scheduler.core.state import State
+from looseleaf.services.scheduler.core.stuck_contexts import end_stuck
 
 
 def preparation_requested(state: State, event: PreparationRequested, now_s: float) -> None:
@@ -58,6 +59,7 @@ def _start(state: State, event: PreparationRequested, now_s: float) -> None:
     if state.leases.session_runs(event.session_id):
         _skip(state, event.request_id, "This notebook's GPU cell is running; its worker can be prepared afterwards.")
         return
+    end_stuck(state, event.session_id, now_s)
     own = _usable(state, event, now_s)
     for host, worker in own:
         if worker.prepared is not None and worker.prepared.covers(event.recipe):

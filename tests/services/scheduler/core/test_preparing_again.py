@@ -74,3 +74,22 @@ def test_session_that_loses_workers_too_often_is_left_alone(rig: Any) -> None:
     order = rig.one(act.PrepareWorker)
     session = rig.scheduler.state.sessions.touch(order.session_id)
     assert session.fork_not_before_s > rig.now_s
+
+
+@pytest.mark.parametrize(("idle_s", "again"), [(3.0, True), (25.0, False)])
+def test_edited_cell_that_is_pushed_off_its_gpu_is_prepared_again_while_somebody_types(
+    new_rig: Any, idle_s: float, again: bool,
+) -> None:
+    rig = new_rig(
+        heartbeat_suspect_s=900.0, heartbeat_dead_s=1000.0, prepare_stage_max=WorkerStage.DEVICE_READY,
+        tenant_speculation_share=1.0)
+    rig.heartbeat()
+    rig.prepare(source="edited", device_bytes=1 << 30)
+    order = rig.one(act.PrepareWorker)
+    assert order.stage is WorkerStage.DEVICE_READY
+    rig.send(ev.WorkerPrepared(
+        order.request_id, WorkerId("w1"), 700.0, stage=order.stage, gpu_indices=order.gpu_indices))
+    rig.now_s += idle_s
+    push_aside(rig)
+    assert [(order.recipe.source_hash, order.stage) for order in rig.all(act.PrepareWorker)] == [
+        ("edited", WorkerStage.HOST_READY)] * again

@@ -1,0 +1,61 @@
+"""A context stays on its GPU: what becomes of a worker that waits with one when others need that GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from looseleaf.ids import WorkerId
+from looseleaf.services.scheduler.core import actions as act
+from looseleaf.services.scheduler.core import events as ev
+from looseleaf.services.scheduler.core.facts import StartPath, WorkerStage
+
+
+@pytest.fixture
+def rig(new_rig: Any) -> Any:
+    """A host of two GPUs; w1 of s1 is ready, with a context on the second one."""
+    made = new_rig(
+        heartbeat_suspect_s=900.0, heartbeat_dead_s=1000.0, prepare_stage_max=WorkerStage.CONTEXT_READY)
+    made.heartbeat(gpus=2)
+    edit(made)
+    order = made.one(act.PrepareWorker)
+    assert (order.stage, order.gpu_indices) == (WorkerStage.CONTEXT_READY, (1,))
+    made.send(ev.WorkerPrepared(
+        order.request_id, WorkerId("w1"), 700.0, stage=order.stage, gpu_indices=order.gpu_indices))
+    # A new worker is forked after a pause only.
+    made.now_s += 3.0
+    return made
+
+
+def edit(rig: Any) -> None:
+    rig.prepare("s1", source="cell")
+
+
+def test_whoever_stands_on_the_contexts_gpu_makes_way_though_another_is_free(rig: Any) -> None:
+    first, second = rig.lease("x2", session="s2"), rig.lease("x3", session="s3")
+    assert (first.gpu_indices, second.gpu_indices) == ((0,), (1,))
+    rig.finish(second, worker="w3")
+    rig.finish(first)
+    rig.run("x1", session="s1", source="cell")
+    order = rig.one(act.EvictWorker)
+    assert order.worker_id == "w3"
+    rig.send(ev.EvictionEnded(order.host_id, order.worker_id, order.lease_id, True))
+    lease = rig.one(act.GrantLease).lease
+    assert (lease.worker_id, lease.gpu_indices, lease.path) == ("w1", (1,), StartPath.PREPARED)
+
+
+def test_worker_whose_gpu_a_cell_has_is_replaced_at_the_next_edit(rig: Any) -> None:
+    rig.lease("x2", session="s2")
+    rig.lease("x3", session="s3")
+    edit(rig)
+    ended, order = rig.one(act.EvictWorker), rig.one(act.PrepareWorker)
+    assert ended.worker_id == "w1"
+    assert (order.worker_id, order.session_id, order.stage) == ("", "s1", WorkerStage.HOST_READY)
+
+
+def test_worker_whose_gpu_is_free_stays(rig: Any) -> None:
+    rig.lease("x2", session="s2")
+    edit(rig)
+    assert rig.one(act.AnswerPreparation).worker_id == "w1"
+    assert not rig.all(act.EvictWorker)
