@@ -49,6 +49,7 @@ class Recipe:
     live_names: int = 0
     environment_id: str = ""
     guess: str = ""
+    peak_bytes: int = 0
 
     def to_map(self) -> dict[str, Any]:
         """Plain values only, as the worker protocol carries them."""
@@ -151,7 +152,8 @@ def analyze(
     closure = find_closure(facts, view)
     guessed = decide_label(facts, closure, view, device_override=device_override)
     guess = guess_of(facts.source_hash, guessed, _code_behind(closure, log))
-    label = guessed if partial else learned_label(guessed, log.lessons.of(guess))
+    lesson = log.lessons.of(guess)
+    label = guessed if partial else learned_label(guessed, lesson)
     if partial:
         label = _partial_label(label, editing=editing)
     elif facts.too_deep and label.confidence < 1.0:
@@ -187,6 +189,7 @@ def analyze(
         device_bytes=max(device_bytes, facts.gpu.memory_bytes),
         live_names=view.count_state(),
         guess=guess,
+        peak_bytes=lesson.peak_bytes if lesson is not None else 0,
     )
     state = tuple(sorted(name for name in names if not view.is_import(name)))
     return Analysis(recipe, facts, closure, label, tuple(log.star_modules), state)

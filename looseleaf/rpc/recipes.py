@@ -35,6 +35,7 @@ def recipe_to_proto(recipe: Recipe) -> recipe_pb2.ExecutionRecipe:
         device_bytes=recipe.device_bytes,
         live_names=recipe.live_names,
         guess=recipe.guess,
+        peak_bytes=recipe.peak_bytes,
         environment_id=recipe.environment_id,
     )
 
@@ -61,6 +62,7 @@ def recipe_from_proto(message: recipe_pb2.ExecutionRecipe) -> Recipe:
         device_bytes=message.device_bytes,
         live_names=message.live_names,
         guess=message.guess,
+        peak_bytes=message.peak_bytes,
         environment_id=message.environment_id,
     )
 

@@ -35,6 +35,7 @@ def recipe_facts(recipe: recipe_pb2.ExecutionRecipe) -> RecipeFacts:
     return RecipeFacts(
         recipe.source_hash, Version(recipe.version), frozenset(recipe.names), frozenset(recipe.imports),
         max(1, recipe.gpu_count), recipe.device_bytes, environment_id=recipe.environment_id,
+        peak_bytes=recipe.peak_bytes,
     )
 
 

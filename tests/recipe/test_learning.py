@@ -54,6 +54,14 @@ def test_reading_a_device_value_by_the_notebooks_own_code_is_doubted() -> None:
     assert own.label is CPU and own.confidence < CERTAIN
 
 
+def test_most_that_such_a_cell_held_on_gpus_is_known_before_its_next_run() -> None:
+    session = Session()
+    assert session.recipe("local_helper.train(t)").peak_bytes == 0
+    session.run("local_helper.train(t)", True)
+    assert session.recipe("local_helper.train(t)").peak_bytes == 5
+    assert session.recipe("local_helper.train(t) ").peak_bytes == 0
+
+
 def test_cpu_cell_that_touched_is_a_gpu_cell_next_time() -> None:
     session = Session()
     session.run("local_helper.train(t)", True)

@@ -11,7 +11,7 @@ from looseleaf.v1 import recipe_pb2
 
 FULL = Recipe(
     "cell", "ab" * 16, 7, ("a", "b"), ("torch",), ("helper.py",), DeviceLabel.GPU, "Because.", 0.75, True, True,
-    ("c",), 2, 10, 5, 3, "env", "ab",
+    ("c",), 2, 10, 5, 3, "env", "ab", 6,
 )  # fmt: skip
 
 

@@ -41,6 +41,14 @@ def wanted_gpu_bytes(state: State, recipe: RecipeFacts, now_s: float) -> int:
     return wanted
 
 
+def memory_patience_ended_since(state: State, since_s: float, now_s: float) -> bool:
+    """True if a run that waits needs less free memory than it did then."""
+    ends_s = (
+        run.arrived_at_s + state.limits.memory_patience_s for run in state.queue
+        if run.gpu_bytes > run.recipe.gpu_bytes)
+    return any(since_s < end_s <= now_s for end_s in ends_s)
+
+
 def never_fits(state: State, recipe: RecipeFacts, now_s: float) -> LooseLeafError | None:
     """Why neither a host that there is, alive or not, nor one that can be started can ever run it.
 

@@ -37,6 +37,7 @@ from looseleaf.services.scheduler.core.events import (
     WorkerPrepared,
 )
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState, Lease
+from looseleaf.services.scheduler.core.fitting import memory_patience_ended_since
 from looseleaf.services.scheduler.core.holds import hold_ended_since
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
 from looseleaf.services.scheduler.core.limits import Limits
@@ -161,7 +162,10 @@ def _tick(state: State, event: Tick, now_s: float) -> None:
         heartbeats.forgive_silence(state, event.overslept_s, now_s)
     if len(state.queue) and now_s - state.looked_at_s >= state.limits.look_again_s:
         state.dirty = state.capacity_changed = True
-    if len(state.queue) and hold_ended_since(state, state.looked_at_s, now_s):
+    if len(state.queue) and (
+        hold_ended_since(state, state.looked_at_s, now_s)
+        or memory_patience_ended_since(state, state.looked_at_s, now_s)
+    ):
         state.dirty = True
     heartbeats.check_hosts(state, now_s)
     endings.retry_revocations(state, now_s)

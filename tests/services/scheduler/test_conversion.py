@@ -53,6 +53,15 @@ def test_heartbeat_tells_which_workers_ended_with_unsaved_variables() -> None:
     assert conversion.host_report(request).ended_holders == (EndedHolder(WorkerId("w1"), "exited", 1.5),)
 
 
+def test_what_placement_needs_of_memory_comes_with_recipes_and_heartbeats() -> None:
+    recipe = recipe_pb2.ExecutionRecipe(gpu_count=2, device_bytes=9, peak_bytes=31)
+    facts = conversion.recipe_facts(recipe)
+    assert (facts.gpu_bytes, facts.gpu_peak_bytes) == (5, 16)
+    request = scheduler_pb2.HeartbeatRequest(
+        host=types_pb2.HostAddress(host_id="h0", address="unix:/h0"), incarnation="i1", gpu_used_bytes=[7, 8])
+    assert conversion.host_report(request).gpu_used_bytes == (7, 8)
+
+
 def test_heartbeat_s_gpu_reaches_whoever_asks_for_the_pool() -> None:
     gpu = GpuDescription("NVIDIA H100", 80 << 30, 9, 0, 132, "12.8", "570.1", 50 << 20, 2048, 232448)
     request = scheduler_pb2.HeartbeatRequest(

@@ -51,18 +51,21 @@ class Rig:
     def heartbeat(
         self, host: str = "h0", gpus: int = 1, workers: tuple[WorkerReport, ...] = (), leases: tuple[Lease, ...] = (),
         incarnation: str = "i1", draining: bool = False, gpu_memory_bytes: int = 0, staged_sessions: int = 0,
+        gpu_used_bytes: tuple[int, ...] = (),
     ) -> list[act.Action]:
         report = HostReport(
             HostId(host), f"unix:/{host}", incarnation, gpus, "emulated", workers, leases, draining, gpu_memory_bytes,
-            staged_sessions=staged_sessions)
+            staged_sessions=staged_sessions, gpu_used_bytes=gpu_used_bytes)
         return self.send(ev.HeartbeatReceived(self.new_request(), report))
 
     def run(
         self, execution: str, session: str = "s1", *, epoch: int = 1, gpus: int = 1, version: int = 1, source: str = "",
         priority: str = "interactive", device_bytes: int = 0, names: tuple[str, ...] = (), tenant: str = "",
+        peak_bytes: int = 0,
     ) -> list[act.Action]:
         facts = RecipeFacts(
-            source or f"hash-{execution}", Version(version), frozenset(names), frozenset(), gpus, device_bytes)
+            source or f"hash-{execution}", Version(version), frozenset(names), frozenset(), gpus, device_bytes,
+            peak_bytes=peak_bytes)
         return self.send(ev.RunRequested(
             self.new_request(), ExecutionId(execution), SessionId(session), Epoch(epoch), facts, priority,
             tenant=tenant))
