@@ -183,10 +183,13 @@ class KernelConnection:
         """Until the kernel goes."""
         try:
             why = await self._link.serve()
-        finally:
+        except asyncio.CancelledError:
+            # This daemon stops, the kernel goes on.
             for relay in self._runs.values():
                 if relay.following is not None:
                     relay.following.cancel()
+            raise
+        await asyncio.gather(*(relay.leave() for relay in self._runs.values()))
         log.info("kernel_left", session=self._owner.session_id, why=why.reason)
 
     async def _hello(self, body: Body, _fds: list[int]) -> Reply:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any, Protocol
 
 import msgpack
@@ -29,6 +29,8 @@ REQUESTS_WAITING_MAX = 64
 # A host's daemon that was started anew serves after its first imports.
 REJOIN_S = 30.0
 REJOIN_DELAY_S = 0.5
+# How long a kernel's end waits until the cell's host has heard of it.
+LEAVE_S = 2.0
 # What a host says that was started anew while it ran the cell.
 FORGOTTEN_REASONS = frozenset({"LEASE_UNKNOWN", "LEASE_USED"})
 
@@ -302,6 +304,22 @@ class RunRelay:
         """Nobody waits for what the cell left running any more."""
         await self._requests.put(pb.ExecuteRequest(release_left=pb.ReleaseLeft()))
 
+    async def leave(self) -> None:
+        """The kernel has gone: nobody hears of the cell any more, nor waits for what it left running.
+
+        That makes way at once; until its time is over it would keep a GPU from others for nobody's sake. A cell that
+        still runs goes on.
+        """
+        self._send_event = _unheard
+        following = self.following
+        if following is None:
+            return
+        if self._saved.done() and not following.done():
+            with suppress(asyncio.QueueFull):
+                self._requests.put_nowait(pb.ExecuteRequest(release_left=pb.ReleaseLeft()))
+            await asyncio.wait({following}, timeout=LEAVE_S)
+        following.cancel()
+
     async def interrupt(self, kill: bool) -> None:
         """Ends the wait for a GPU, or interrupts the running cell."""
         if self._waiting is not None and self._waiting.cancel():
@@ -312,6 +330,10 @@ class RunRelay:
             raise CapacityExceeded(
                 "INTERRUPT_PENDING", "earlier interrupts of this cell were not delivered yet; wait for them"
             ) from None
+
+
+async def _unheard(_event: Body) -> None:
+    """Where the events of a kernel go that is not there any more."""
 
 
 def _host_lost(lease: types_pb2.Lease) -> Unavailable:

@@ -313,6 +313,36 @@ async def test_outcome_is_told_before_what_the_cell_left_running_ends(clients: F
     assert [event["state"] for event in kernel.events if event["kind"] == "left"] == ["held", "ended"]
 
 
+async def test_kernel_that_goes_lets_what_its_cell_left_make_way(clients: FakeClients) -> None:
+    may_end = asyncio.Event()
+    running = message(1, saved=pb.CellSaved(version=4, host_id="h1", left_running=True))
+    clients.connections = [[running, left(2, "held"), may_end, text(3), left(4, "released")]]
+    kernel = Kernel(clients)
+    await within(kernel.relay.run())
+    await until(lambda: "left" in kernel.kinds)
+    leaving = asyncio.create_task(kernel.relay.leave())
+    await until(lambda: clients.sent[0][-1].HasField("release_left"))
+    may_end.set()
+    await within(leaving)
+    assert kernel.relay.following is not None and kernel.relay.following.done()
+    assert not kernel.relay.following.cancelled(), "the host was heard to the end"
+    assert [event["state"] for event in kernel.events if event["kind"] == "left"] == ["held"] and kernel.texts == []
+
+
+async def test_kernel_that_goes_does_not_wait_for_a_host_that_is_silent(
+    clients: FakeClients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_relay, "LEAVE_S", 0.0)
+    running = message(1, saved=pb.CellSaved(version=4, host_id="h1", left_running=True))
+    clients.connections = [[running, asyncio.Event()]]
+    relay = Kernel(clients).relay
+    await relay.leave()  # before it began there is nothing to leave
+    await within(relay.run())
+    await within(relay.leave())
+    await until(lambda: clients.closed[-1:] == ["execute"])
+    assert relay.following is not None and relay.following.cancelled()
+
+
 async def test_interrupts_that_nobody_takes_are_bounded(clients: FakeClients) -> None:
     relay = Kernel(clients).relay
     for _ in range(run_relay.REQUESTS_WAITING_MAX):
