@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterable
 from types import MethodType
 from typing import Any, Final
 
@@ -16,30 +16,40 @@ LAST_RESULTS: Final = ("_", "__", "___")
 _MISSING: Final = object()
 
 
-def hidden_names(shell: Any) -> Callable[[str], bool]:
+class HiddenNames:
     """Tells whether a name is no part of the session's state, for an IPython shell that has run no cell yet.
 
     Hidden are the shell's own names: of those that it has now, such as `open` and `exit`, the ones that a person has
     not bound anew, and of the last results the ones before the first.
     """
-    namespace: dict[str, Any] = shell.user_ns
-    initial = {**shell.user_ns_hidden, **namespace}
-    # Asked for each name of a session before each of its cells.
-    known = {*initial, *_TABLES, *LAST_RESULTS}
 
-    def is_hidden(name: str) -> bool:
+    def __init__(self, shell: Any) -> None:
+        self._namespace: dict[str, Any] = shell.user_ns
+        self._initial = {**shell.user_ns_hidden, **self._namespace}
+        self._known = frozenset({*self._initial, *_TABLES, *LAST_RESULTS})
+
+    def __call__(self, name: str) -> bool:
+        """Whether `name` is hidden now."""
         if name.startswith("_") and _SHELLS_OWN.fullmatch(name):
             return True
-        if name not in known:
+        if name not in self._known:
             return False
-        value = namespace.get(name, _MISSING)
+        value = self._namespace.get(name, _MISSING)
         if name in _TABLES:
-            return value is namespace.get(_TABLES[name], _MISSING)
+            return value is self._namespace.get(_TABLES[name], _MISSING)
         if name in LAST_RESULTS:
             return type(value) is str and not value
-        return name in initial and (value is _MISSING or _is_same(value, initial[name]))
+        return name in self._initial and (value is _MISSING or _is_same(value, self._initial[name]))
 
-    return is_hidden
+    def visible(self, names: Iterable[str]) -> list[str]:
+        """Those of `names` that are not hidden. Asked for all of a session before each cell: most need no call each."""
+        known = self._known
+        return [name for name in names if (name[:1] != "_" and name not in known) or not self(name)]
+
+
+def hidden_names(shell: Any) -> HiddenNames:
+    """See HiddenNames."""
+    return HiddenNames(shell)
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -85,8 +85,10 @@ class OutputJournal:
 
     def begin(self, session_id: str, request_id: str, *, count: int, cell_id: str, source: str) -> None:
         """A cell of the notebook was sent; what its request shows from now on is kept."""
+        if self._off or os.getpid() != self._pid:
+            return
         # A run folder that is not there belongs to no cluster.
-        if self._off or os.getpid() != self._pid or not self._root.parent.is_dir():
+        if self._folder is None and not self._root.parent.is_dir():
             return
         with self._lock, kernels_own():
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import sys
@@ -21,6 +22,7 @@ from looseleaf.errors import LooseLeafError, PreconditionFailed
 from looseleaf.kernel import effects
 from looseleaf.kernel.before_cell import has_moved, ready_for_cpu
 from looseleaf.kernel.cell import Cell
+from looseleaf.kernel.collector import collector_held
 from looseleaf.kernel.comm_traffic import CommPlaces, CommTraffic
 from looseleaf.kernel.comms import WorkerComms
 from looseleaf.kernel.control_channel import ControlChannel
@@ -163,7 +165,12 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, WorkerCells, _Base): 
         )
         self._predictions.cell_arrived()
         reply = await self._run_cell(CellRequest.of(code, cell_id, cell_meta), run_here, user_expressions, allow_stdin)
-        self._journal.end(request_id, str(reply.get("status", "")))
+        end = functools.partial(self._journal.end, request_id, str(reply.get("status", "")))
+        if self.shell.exit_now:
+            end()
+        else:
+            # The reply goes first.
+            asyncio.get_running_loop().call_soon(end)
         self._predictions.cell_ended(cell_id or "", code, ok=reply.get("status") == "ok")
         return reply
 
@@ -237,10 +244,10 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, WorkerCells, _Base): 
         session = self.looseleaf
         session.try_connect()
         try:
-            recipe = route(request, session.runs.executed, session.facts(), session.version)
+            recipe = self._derive(request)
             if has_moved(session, recipe.names):
                 session.commit(())
-                recipe = route(request, session.runs.executed, session.facts(), session.version)
+                recipe = self._derive(request)
             return recipe
         except LooseLeafError:
             raise
@@ -248,6 +255,11 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, WorkerCells, _Base): 
             # A fault of ours must not keep a person from running cells.
             log.exception("recipe_failed")
             return Recipe(cell_id=request.cell_id, reason="Its text could not be analysed.")
+
+    def _derive(self, request: CellRequest) -> Recipe:
+        session = self.looseleaf
+        with collector_held():
+            return route(request, session.runs.executed, session.facts(), session.version)
 
     async def _run_cpu_cell(self, cell: Cell, run_here: Callable[[], Any]) -> dict[str, Any] | None:
         """The reply; None if the cell must go to a worker, as nothing was run."""

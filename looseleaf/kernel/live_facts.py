@@ -8,14 +8,15 @@ import itertools
 import sys
 import types
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from looseleaf import devices
 from looseleaf.checkpoint.by_name import is_importable
 from looseleaf.checkpoint.code_names import names_read_by
 from looseleaf.checkpoint.manifest import Manifest
-from looseleaf.checkpoint.stub import is_stub
+from looseleaf.checkpoint.names import HiddenNames
+from looseleaf.checkpoint.stub import Stub, is_stub
 from looseleaf.ids import UnitId
 from looseleaf.recipe.name_facts import UNKNOWN_NAME, NameFacts, Payload, facts_of_root
 
@@ -27,6 +28,8 @@ _PLAIN: Final = (bool, int, float, str, type(None))
 _ATOMS: Final = frozenset({bool, int, float, complex, str, bytes, bytearray, type(None), range, type(...), slice})
 _SEQUENCES: Final = (list, tuple, set, frozenset, deque)
 _PLAIN_CONTAINERS: Final = frozenset({dict, OrderedDict, Counter, *_SEQUENCES})
+# Their instances hold their items and nothing else.
+_BARE_CONTAINERS: Final = frozenset({dict, *_SEQUENCES})
 # What widgets and callbacks hold of the running kernel: behind it lies everything, and nothing of the person's value.
 _OF_THE_KERNEL: Final = frozenset({"ipykernel", "IPython", "comm", "zmq", "tornado"})
 # Behind these lies a running program, and nothing that a recipe could use.
@@ -75,7 +78,9 @@ class LiveFacts(Mapping[str, NameFacts]):
     ) -> None:
         self._namespace = namespace
         # In one step: threads of the person may bind names meanwhile.
-        self._names = dict.fromkeys(name for name in list(namespace) if not hidden(name))
+        names = list(namespace)
+        visible = hidden.visible(names) if isinstance(hidden, HiddenNames) else itertools.filterfalse(hidden, names)
+        self._names = dict.fromkeys(visible)
         self._saved = saved
         self._saved_bindings = saved_bindings
         self._found: dict[str, NameFacts] = {}
@@ -97,6 +102,26 @@ class LiveFacts(Mapping[str, NameFacts]):
                 raise KeyError(name)
             found = self._found[name] = self._look(name)
         return found
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """As Mapping.get, for which a name that is not there is an exception."""
+        found = self._found.get(name)
+        if found is not None:
+            return found
+        return self[name] if name in self._names else default
+
+    def count_modules(self, names: Iterable[str]) -> int:
+        """How many of the variables are modules. Most values are told by their type, looked at once for all of it."""
+        names = list(names)
+        try:
+            kinds = Counter(map(type, map(self._namespace.get, names)))
+        except Exception:
+            # A person's metaclass has no hash.
+            return sum(map(self.is_module, names))
+        modules = sum(count for cls, count in kinds.items() if issubclass(cls, types.ModuleType))
+        if any(issubclass(cls, Stub) for cls in kinds):
+            modules += sum(is_stub(self._namespace.get(name)) and self.is_module(name) for name in names)
+        return modules
 
     def is_module(self, name: str) -> bool:
         """Whether the variable is a module, told without a look at anything else."""
@@ -173,32 +198,39 @@ class _Look:
 
     def at(self, value: Any) -> None:
         """Looks at `value` and what it holds."""
-        self._todo.append(value)
+        self._add((value,))
         while self._todo and self.objects_left > 0:
             current = self._todo.popleft()
-            if type(current) in _ATOMS or is_stub(current) or id(current) in self._seen:
+            if is_stub(current) or id(current) in self._seen:
                 continue
             self._seen.add(id(current))
             self.objects_left -= 1
             self._one(current)
 
+    def _add(self, values: Iterable[Any]) -> None:
+        # Most of what values hold are numbers and texts: they never get as far as the queue.
+        self._todo.extend([value for value in values if type(value) not in _ATOMS])
+
     def _one(self, value: Any) -> None:
         # By type, as in `_kind`.
         cls = type(value)
-        if issubclass(cls, types.ModuleType):
+        if cls in _BARE_CONTAINERS:
+            self.modules.add(cls.__module__)
+            self._add(_first_of(value, cls))
+        elif issubclass(cls, types.ModuleType):
             self.modules.add(str(vars(value).get("__name__", "")))
         elif issubclass(cls, type):
             self._class(value)
         elif cls is types.FunctionType:
             self._function(value)
         elif cls is types.MethodType:
-            self._todo.extend((value.__func__, value.__self__))
+            self._add((value.__func__, value.__self__))
         elif cls is functools.partial:
-            self._todo.extend((value.func, value.args, value.keywords))
+            self._add((value.func, value.args, value.keywords))
         elif cls in (classmethod, staticmethod):
-            self._todo.append(value.__func__)
+            self._add((value.__func__,))
         elif cls is property:
-            self._todo.extend((value.fget, value.fset, value.fdel))
+            self._add((value.fget, value.fset, value.fdel))
         elif str(cls.__module__).partition(".")[0] not in _OF_THE_KERNEL:
             self._instance(value, cls)
 
@@ -206,42 +238,42 @@ class _Look:
         if is_importable(cls):
             self.modules.add(cls.__module__)
             return
-        self._todo.append(type(cls))
-        self._todo.extend(cls.__mro__[1:])
-        self._todo.extend(value for name, value in list(vars(cls).items()) if name not in ("__dict__", "__weakref__"))
+        self._add((type(cls),))
+        self._add(cls.__mro__[1:])
+        self._add(value for name, value in list(vars(cls).items()) if name not in ("__dict__", "__weakref__"))
 
     def _function(self, function: types.FunctionType) -> None:
         if is_importable(function):
             self.modules.add(function.__module__)
             return
         self.global_names.update(names_read_by(function.__code__))
-        self._todo.extend((function.__defaults__, function.__kwdefaults__, function.__dict__))
+        self._add((function.__defaults__, function.__kwdefaults__, function.__dict__))
         for cell in function.__closure__ or ():
             try:
-                self._todo.append(cell.cell_contents)
+                self._add((cell.cell_contents,))
             except ValueError:
                 continue  # not bound yet
 
     def _instance(self, value: Any, cls: type) -> None:
-        self._todo.append(cls)
+        self._add((cls,))
         attributes = _attributes(value)
         if self._tensor_type and issubclass(cls, self._tensor_type):
             self._tensor(value)
         elif self._array_type and issubclass(cls, self._array_type):
             if value.dtype == object:
-                self._todo.extend(itertools.islice(value.flat, ITEMS_MAX))
+                self._add(itertools.islice(value.flat, ITEMS_MAX))
             return
         elif issubclass(cls, (dict, *_SEQUENCES)):
-            self._todo.extend(_first_items(value))
-            self._todo.extend(_slots(value, cls))
+            self._add(_first_items(value))
+            self._add(_slots(value, cls))
         elif issubclass(cls, _NO_VALUES) or str(cls.__module__).partition(".")[0] in _RUNNING:
             return
         else:
             # Slots, and what iterators, generators and types of extensions hold; asks the types, runs no user code.
             held = itertools.islice(gc.get_referents(value), REFERENTS_MAX)
-            self._todo.extend(part for part in held if part is not attributes)
+            self._add(part for part in held if part is not attributes)
         if attributes is not None:
-            self._todo.extend(list(attributes.values()))
+            self._add(list(attributes.values()))
 
     def _tensor(self, tensor: Any) -> None:
         try:
@@ -254,13 +286,17 @@ class _Look:
 
 
 def _first_items(value: Any) -> list[Any]:
+    """`_first_of` a container of any class."""
+    return _first_of(value, next(kind for kind in (dict, *_SEQUENCES) if issubclass(type(value), kind)))
+
+
+def _first_of(value: Any, base: type) -> list[Any]:
     """Up to ITEMS_MAX items of a container, of a dict keys and values, by the builtin type's own iteration."""
-    base = next(kind for kind in (dict, *_SEQUENCES) if issubclass(type(value), kind))
     try:
         if base is dict:
-            pairs = itertools.islice(dict.items(value), ITEMS_MAX)
-            return [part for pair in pairs for part in pair]
-        return list(itertools.islice(base.__iter__(value), ITEMS_MAX))
+            both = dict.keys(value), dict.values(value)
+            return [part for parts in both for part in itertools.islice(parts, ITEMS_MAX)]
+        return list(itertools.islice(base.__iter__(value), ITEMS_MAX))  # type: ignore[attr-defined]
     except RuntimeError:
         return []  # a thread of the person changed it meanwhile
 

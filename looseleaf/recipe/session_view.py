@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from looseleaf.recipe.log import Definition, ExecutionLog
@@ -28,6 +28,7 @@ class SessionView:
         self.live: frozenset[str] = frozenset(log.definitions if headers is None else headers)
         # Headers that are made on demand tell a module from other values without making the whole.
         self._is_module: Callable[[str], bool] = getattr(headers, "is_module", self._recorded_module)
+        self._count_modules: Callable[[Iterable[str]], int] = getattr(headers, "count_modules", self._recorded_modules)
 
     def definition(self, name: str) -> Definition | None:
         """The latest executed definition of `name`, if it is live."""
@@ -41,6 +42,9 @@ class SessionView:
     def _recorded_module(self, name: str) -> bool:
         facts = self.recorded(name)
         return facts is not None and facts.kind == "module"
+
+    def _recorded_modules(self, names: Iterable[str]) -> int:
+        return sum(map(self._recorded_module, names))
 
     def is_import(self, name: str) -> bool:
         """`name` is bound by an import: its package is needed, its bytes are not state."""
@@ -58,7 +62,7 @@ class SessionView:
             return sum(definition.kind != "import" for definition in known.values())
         imports = {name for name, definition in known.items() if definition.kind == "import"}
         state = self.live - imports
-        return len(state) - sum(map(self._is_module, state))
+        return len(state) - self._count_modules(state)
 
     def _is_from_star(self, name: str) -> bool:
         """Code that a star import brought: no run names it, and its module is one that a star import names."""
@@ -95,7 +99,9 @@ def recorded_value(facts: NameFacts, guess: Value) -> Value:
     packages = {module.partition(".")[0] for module in (facts.type_module, *facts.modules)}
     opaque = not packages.isdisjoint(_OPAQUE_PACKAGES)
     resident = facts.device_bytes > 0 or (opaque and guess.resident)
-    value = replace(guess, resident=resident, exact=not opaque)
+    value = guess
+    if resident is not guess.resident or guess.exact is opaque:
+        value = replace(guess, resident=resident, exact=not opaque)
     if facts.has_flag:
         return replace(value, known=True, flag=facts.flag)
     if facts.type_module == "torch" and facts.type_name == "device":

@@ -59,6 +59,32 @@ def test_module_is_told_without_a_look() -> None:
     assert facts["m"].kind == "module" and facts["m"].modules == {"math"}
 
 
+def test_modules_among_names_are_counted_whatever_classes_others_have() -> None:
+    class NoHash(type):  # noqa: PLW1641 - that is the point
+        def __eq__(cls, other: object) -> bool:
+            return False
+
+    class Package(types.ModuleType):
+        """As lazily loaded packages have."""
+
+    header = UnitHeader(kind="module", type_name="module", type_module="builtins")
+    values: dict[str, Any] = {"m": math, "p": Package("p"), "n": 1, "s": Stub("s", UnitId(1), header, None), "v": []}
+    assert facts_of(values, version_of(s=header)).count_modules(["m", "p", "n", "s", "v", "gone"]) == 3
+    assert facts_of({**values, "h": NoHash("H", (), {})()}).count_modules(["m", "h"]) == 1
+
+
+def test_containers_of_subclasses_with_attributes_are_looked_into() -> None:
+    namespace = session_code("def f(): return wanted")
+
+    class Rows(list):  # type: ignore[type-arg]
+        pass
+
+    rows, counted = Rows([1]), collections.Counter()
+    rows.made_by = counted.made_by = namespace["f"]  # type: ignore[attr-defined]
+    facts = facts_of({"rows": rows, "counted": counted, "ordered": collections.OrderedDict(k=namespace["f"])})
+    assert all("wanted" in facts[name].global_names for name in ("rows", "counted", "ordered"))
+
+
 def test_function_of_a_cell_tells_the_names_that_it_reads() -> None:
     namespace = session_code("def f(x, y=lambda: deep):\n    return helper(x) + [rate for _ in x]")
     found = facts_of({"f": namespace["f"]})["f"]
