@@ -136,6 +136,12 @@ def _pool_lines(pool: dict[str, Any]) -> list[str]:
     # A message, so absent where the scheduler does not tell it.
     if done := pool.get("speculation"):
         lines.append(f"preparations: {done['ordered']} ordered, {done['used']} used, {done['wasted']} for nothing")
+        if done["contexts"]:
+            lines.append(f"contexts opened before Run: {done['contexts']}, {done['contexts_used']} used")
+        if done["on_device"]:
+            lines.append(
+                f"data laid on GPUs before Run: {done['on_device']}, {done['on_device_used']} used;"
+                f" {done['wasted_gpu_s']:.0f} GPU-seconds for nothing")
     return lines
 
 

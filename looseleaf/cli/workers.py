@@ -32,7 +32,7 @@ def workers(
 
     rows = [
         [worker["worker_id"], worker["host_id"], worker["pid"], _stage(worker), worker["session_id"] or "-",
-         worker["version"], ",".join(map(str, worker["gpu_indices"])) or "-",
+         worker["version"], _gpus(worker),
          format_bytes(int(worker["resident_bytes"])), _kept(worker.get("hold") or {})]
         for worker in found
     ]  # fmt: skip
@@ -128,6 +128,12 @@ def _totals(zygotes: list[dict[str, Any]]) -> str:
 
 def _stage(worker: dict[str, Any]) -> str:
     return str(worker["stage"]).removeprefix("WORKER_STAGE_").lower().replace("_", " ")
+
+
+def _gpus(worker: dict[str, Any]) -> str:
+    """Those whose memory it holds, such as "0,1"; in parentheses those that only have a context of its."""
+    context = ",".join(map(str, worker.get("context_gpu_indices") or []))
+    return ",".join(map(str, worker["gpu_indices"])) or (f"({context})" if context else "-")
 
 
 def _kept(hold: dict[str, Any]) -> str:

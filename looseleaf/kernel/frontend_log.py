@@ -46,7 +46,9 @@ class FrontendLog:
         body = {
             "cell_id": fields.text(message, "cell_id", ""), "source": source,
             "device_override": fields.text(message, "device_override", ""), "log_length": self._runs.length,
-            "edit_sequence": fields.integer(message, "edit_sequence", 0), **self.surroundings.tell(source),
+            "edit_sequence": fields.integer(message, "edit_sequence", 0),
+            "kind": fields.text(message, "kind", "edit"), "predicted": fields.boolean(message, "predicted", False),
+            **self.surroundings.tell(source),
         }  # fmt: skip
         try:
             reply, _fds = link.request("prepare", body, timeout_s=self._timeout_s)

@@ -64,7 +64,7 @@ class Preparations:
             signal = EditSignal.of(content)
         except LooseLeafError as error:
             return _refused(error)
-        return await self._answer(signal, content)
+        return await self._answer(signal, {**content, "predicted": True})
 
     async def _answer(self, signal: EditSignal, content: Mapping[str, Any]) -> dict[str, Any]:
         if signal.kind == "idle":

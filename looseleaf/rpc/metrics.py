@@ -39,7 +39,7 @@ class RpcMetrics:
 
 
 def prepare_seconds(registry: CollectorRegistry) -> Histogram:
-    """`queue` is known to the scheduler, `fork`, `import` and `restore` to the daemon: one name, as of one wait."""
+    """`queue` is the scheduler's, `fork`, `import`, `restore` and `attach` the daemon's: one name, as of one wait."""
     return Histogram(
         "looseleaf_prepare_seconds", "Time of each stage of making a cell's worker ready", ["stage"],
         buckets=LATENCY_BUCKETS_S, registry=registry)

@@ -1,4 +1,4 @@
-"""The stages of a worker's life before it runs a cell: imported, host_ready, device_ready (design §5).
+"""The stages of a worker's life before it runs a cell: imported, host_ready, context_ready, device_ready (design §5).
 
 Nothing of the cell is executed here. What is prepared is the session's state as the namespace sees it.
 """
@@ -8,20 +8,28 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 from looseleaf import devices
 from looseleaf.checkpoint.ahead import Warming
 from looseleaf.checkpoint.manifest import decode_manifest
 from looseleaf.checkpoint.reports import RestoreReport
 from looseleaf.checkpoint.tracker import StateTracker
-from looseleaf.errors import InvalidArgument, PreconditionFailed, Unavailable
+from looseleaf.errors import InvalidArgument, PreconditionFailed, Unavailable, Unsupported
 from looseleaf.ids import Epoch, ExecutionId, SessionId, Version
 from looseleaf.protocol import fields
 from looseleaf.protocol.frames import Message
 from looseleaf.protocol.state_io import LinkStateIO
 from looseleaf.worker.own_files import OwnFiles, needs_own_module
 from looseleaf.worker.unsaved import not_live
+
+# Of variables that CUDA and torch read once; which GPUs are visible is ours to say.
+_DEVICE_PREFIXES: Final = ("CUDA_", "CUBLAS_", "CUDNN_", "NCCL_", "PYTORCH_", "TORCH_")
+_OURS: Final = "CUDA_VISIBLE_DEVICES"
+
+
+def _device_settings() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(_DEVICE_PREFIXES) and name != _OURS}
 
 
 class WorkerState:
@@ -46,6 +54,10 @@ class WorkerState:
         # Names whose closure lives on a device: their objects are made at attach, when there is one.
         self._waiting: list[str] = []
         self._attached = False
+        # Which GPUs are open.
+        self._opened: tuple[int, ...] = ()
+        # Variables that a device reads when it is opened, while it is open for no cell yet.
+        self._opened_with: dict[str, str] | None = None
         self._warming: Warming | None = None
         self.own_files = OwnFiles()
 
@@ -74,8 +86,9 @@ class WorkerState:
         """Imports modules and loads variables at the wanted version; see docs/protocol.md: `prepare`.
 
         `ahead`: Run was not pressed, so no module of the person's own is run, and what needs one waits.
-        Raises PreconditionFailed `OTHER_SESSION`: a worker serves one session only. Unavailable `OWN_FILES_CHANGED`: it
-        has imported such a module from an older file; another worker will do, unless `keep_modules` is set.
+        Raises PreconditionFailed `OTHER_SESSION`: a worker serves one session only. Unavailable, as another worker will
+        do: `OWN_FILES_CHANGED`: it has imported such a module from an older file, unless `keep_modules` is set;
+        `DEVICE_NOT_FRESH`: its device was opened ahead, and what the session has set since would count at its opening.
         """
         began_s = time.monotonic()
         self._stop_warming()
@@ -88,6 +101,7 @@ class WorkerState:
             (), imports=fields.texts(request, "imports", []), version=Version(fields.integer(request, "version")),
             soon=names,
         )  # fmt: skip
+        self._refuse_other_settings()
         report = self._load(names, ahead=ahead)
         if ahead:
             self._warming = Warming(self.tracker.ahead.memory.values())
@@ -105,18 +119,44 @@ class WorkerState:
         }
 
     def attach(self, request: Message) -> Message:
-        """Opens the GPUs and loads what lives on them; see docs/protocol.md: `attach`."""
-        self._stop_warming()
-        gpus = fields.integers(request, "gpus")
-        kind = fields.text(request, "device")
-        if kind == "cuda":
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in gpus)
-        devices.backend().attach(gpus, fields.boolean(request, "delays", False))
+        """Opens the GPUs and loads what lives on them; see docs/protocol.md: `attach`.
+
+        `ahead`: Run was not pressed. Without `load` they are only opened. Raises Unsupported `DEVICE_FIXED` once others
+        are open.
+        """
+        ahead, load = fields.boolean(request, "ahead", False), fields.boolean(request, "load", True)
+        if ahead and devices.backend().kind == "none":
+            # Nothing is there yet that could open one.
+            return {"opened": False, "mapped_bytes": 0, "missing": []}
+        if load:
+            self._stop_warming()
+        self._open(tuple(fields.integers(request, "gpus")), request, ahead=ahead)
+        if not load:
+            return {"opened": True, "mapped_bytes": 0, "missing": []}
         self._attached = True
         waiting, self._waiting = self._waiting, []
-        report = self._load(waiting)
+        report = self._load(waiting, ahead=ahead)
         self.own_files.note()
-        return {"mapped_bytes": report.mapped_bytes, "missing": list(report.missing)}
+        return {"opened": True, "mapped_bytes": report.mapped_bytes, "missing": list(report.missing)}
+
+    def _open(self, gpus: tuple[int, ...], request: Message, *, ahead: bool) -> None:
+        if gpus != self._opened:
+            if self._opened:
+                text = f"this worker has opened GPUs {self._opened} and cannot change to {gpus}; nothing was run"
+                raise Unsupported("DEVICE_FIXED", text)
+            if fields.text(request, "device") == "cuda":
+                os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in gpus)
+            devices.backend().attach(gpus, fields.boolean(request, "delays", False))
+            self._opened = gpus
+            self._opened_with = _device_settings()
+        if not ahead:
+            # From here on it is the cell's, and what cells set has no effect, as in any process.
+            self._opened_with = None
+
+    def _refuse_other_settings(self) -> None:
+        if self._opened_with is not None and _device_settings() != self._opened_with:
+            text = "variables that a GPU reads at its opening have changed since this worker opened one"
+            raise Unavailable("DEVICE_NOT_FRESH", f"{text}; nothing was run")
 
     def _stop_warming(self) -> None:
         # From here on somebody waits; what is not warm yet is mapped, and its pages come as they are touched.

@@ -12,6 +12,7 @@ from looseleaf.errors import PreconditionFailed, Unavailable
 from looseleaf.ids import SessionId, check_id
 from looseleaf.logs import get_logger
 from looseleaf.recipe import DeviceLabel, Recipe
+from looseleaf.recipe.label import CERTAIN
 from looseleaf.rpc.client import NO_DEADLINE
 from looseleaf.rpc.recipes import recipe_to_proto, run_from_proto
 from looseleaf.services.frontend.core.facts_cache import StateFacts
@@ -31,6 +32,14 @@ _RESTARTING: Final = frozenset({"SCHEDULER_DOWN", "SCHEDULER_STOPPING"})
 _SUPERSEDED: Final = "A newer edit of this session arrived."
 
 log = get_logger()
+
+
+def _certain(request: frontend_pb2.PrepareCellRequest, recipe: Recipe) -> bool:
+    """Whether the cell is worth a device before Run: somebody edits it, it parses, and its label is sure.
+
+    Focus and guesses go no further than host memory (research/provisioning.md §3: stages by certainty).
+    """
+    return request.edited and not request.predicted and not recipe.partial and recipe.confidence >= CERTAIN
 
 
 class FrontendServicer(FrontendServiceServicer):
@@ -148,7 +157,7 @@ class FrontendServicer(FrontendServiceServicer):
         ended = self._preparing[session_id] = asyncio.get_running_loop().create_future()
         order = scheduler_pb2.RequestPreparationRequest(
             request_id=request.request_id, session_id=session_id, epoch=state.epoch, recipe=recipe_to_proto(recipe),
-            tenant=request.cell.tenant,
+            tenant=request.cell.tenant, predicted=request.predicted, certain=_certain(request, recipe),
         )
         call = asyncio.ensure_future(self._scheduler.RequestPreparation(order, timeout_s=PREPARATION_TIMEOUT_S))
         try:

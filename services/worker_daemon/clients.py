@@ -32,6 +32,9 @@ EVICT_TIMEOUT_S = 10.0
 # Each lasts some seconds at most.
 EVICTIONS_MAX = 256
 
+# Signals of a front end that say that somebody changes a cell's text.
+EDITED_KINDS = ("edit", "paste")
+
 Body = dict[str, Any]
 
 
@@ -89,6 +92,8 @@ class Clients:
             request_id=new_request_id(),
             cell=cell_text(session_id, body),
             edit_sequence=fields.integer(body, "edit_sequence", 0),
+            predicted=fields.boolean(body, "predicted", False),
+            edited=fields.text(body, "kind", "") in EDITED_KINDS,
         )
         request.cell.tenant = self.store.tenant
         response = await self._frontend.PrepareCell(request, timeout_s=PREPARE_TIMEOUT_S)

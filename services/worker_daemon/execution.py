@@ -39,7 +39,7 @@ log = structlog.get_logger()
 Message = dict[str, Any]
 
 # A worker that is lost like this before it was given the cell is replaced: nothing of the cell has happened yet.
-REPLACED_REASONS = frozenset({"WORKER_LOST", "ZYGOTE_FAILED", "OWN_FILES_CHANGED"})
+REPLACED_REASONS = frozenset({"WORKER_LOST", "ZYGOTE_FAILED", "OWN_FILES_CHANGED", "DEVICE_NOT_FRESH"})
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class CellExecution:
         wanted = self._pool.usable(lease.worker_id, lease.session_id, lease.epoch,
             kernel_environment_id=self.start.recipe.environment_id, even_outdated=required,
         )  # fmt: skip
-        if wanted is not None and wanted.facts.gpus not in ((), lease.gpus):
+        if wanted is not None and wanted.facts.opened_gpus not in ((), lease.gpus):
             # A process that has opened a GPU cannot change to another one.
             wanted = None
         if required and wanted is None:
@@ -156,6 +156,9 @@ class CellExecution:
         async with self._pool.reserved(
             wanted_id, lease.session_id, lease.epoch, self.start.recipe.imports, even_outdated=True
         ) as worker:
+            if worker.facts.opened_gpus not in ((), lease.gpus):
+                # While others made way.
+                raise Unavailable("DEVICE_NOT_FRESH", "a preparation has opened another GPU; nothing was run")
             self._worker = worker
             if worker is not wanted:
                 self._path = "START_PATH_COLD"
@@ -191,7 +194,8 @@ class CellExecution:
             facts.prepared_ahead = False
             self._pool.metrics.prefetched("used" if used else "stale")
         self._stage(Stage.HOST_READY)
-        if facts.gpus != self.lease.gpus:
+        if facts.gpus != self.lease.gpus or facts.prepared_stage is Stage.DEVICE_READY:
+            # Also where the data lie there: what waits for Run is loaded now.
             await worker.attach(self.lease.gpus, self._host.device, self._host.emulated_delays)
         facts.stage = Stage.DEVICE_READY
         self._stage(Stage.DEVICE_READY)

@@ -13,7 +13,15 @@ from typing import Any, Protocol
 
 import structlog
 
-from looseleaf.errors import CapacityExceeded, Conflict, LooseLeafError, PreconditionFailed, Timeout, Unavailable
+from looseleaf.errors import (
+    CapacityExceeded,
+    Conflict,
+    LooseLeafError,
+    NotFound,
+    PreconditionFailed,
+    Timeout,
+    Unavailable,
+)
 from looseleaf.ids import Epoch, SessionId, Version, WorkerId, new_worker_id
 from looseleaf.protocol import fields
 from looseleaf.services.worker_daemon.core import worker_ends
@@ -21,6 +29,7 @@ from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.core.worker_ends import WorkerEnd
 from looseleaf.services.worker_daemon.core.worker_life import KeepRules, Stage, WorkerFacts, WorkerRoster
 from looseleaf.services.worker_daemon.metrics import DaemonMetrics
+from looseleaf.services.worker_daemon.opening import Opening
 from looseleaf.services.worker_daemon.reaper import Reaper
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
 from looseleaf.services.worker_daemon.worker_process import Forker, WorkerLimits, WorkerProcess
@@ -346,32 +355,48 @@ class WorkerPool:
         return Prepared(worker, stage_ms, mapped_bytes, not_live)
 
     async def prepare_ahead(
-        self, worker_id: WorkerId | None, session_id: SessionId, epoch: Epoch, recipe: recipe_pb2.ExecutionRecipe
+        self, worker_id: WorkerId | None, session_id: SessionId, epoch: Epoch,
+        recipe: recipe_pb2.ExecutionRecipe | None, opening: Opening | None = None,
     ) -> Prepared:
-        """As `_prepare_ahead`; a worker that has imported files which changed since is replaced."""
+        """As `_prepare_ahead`; a worker that has imported files which changed since, or cannot go on, is replaced.
+
+        `recipe` None: what the worker was prepared for last. Raises NotFound `WORKER_UNKNOWN` if nobody knows that.
+        """
+        named = self._processes.get(worker_id) if worker_id else None
+        recipe = recipe or (named.prepared_for if named is not None else None)
+        if recipe is None:
+            if named is not None:
+                self._start(self.evict(named.facts.worker_id, worker_ends.LEFT_DEVICE))
+            raise NotFound("WORKER_UNKNOWN", "the worker to prepare again is gone, or nobody knows for what it was")
+        opening = opening or Opening()
         try:
-            return await self._prepare_ahead(worker_id, session_id, epoch, recipe)
-        except Unavailable as error:
-            if error.reason != "OWN_FILES_CHANGED":
+            return await self._prepare_ahead(named, session_id, epoch, recipe, opening)
+        except LooseLeafError as error:
+            again = opening.after(error)
+            if again is None:
                 raise
-        return await self._prepare_ahead(None, session_id, epoch, recipe)
+            log.info("preparation_again", session=session_id, reason=error.reason, stage=again.stage.name)
+        return await self._prepare_ahead(None, session_id, epoch, recipe, again)
 
     async def _prepare_ahead(
-        self, worker_id: WorkerId | None, session_id: SessionId, epoch: Epoch, recipe: recipe_pb2.ExecutionRecipe
+        self, named: WorkerProcess | None, session_id: SessionId, epoch: Epoch, recipe: recipe_pb2.ExecutionRecipe,
+        opening: Opening,
     ) -> Prepared:
         """Reserves and prepares a worker before Run; it stays idle afterwards.
 
         Raises Conflict `WORKER_BUSY` if the named worker is in use, PreconditionFailed `STALE_EPOCH`, and as
         `reserved` and `prepare`.
         """
-        named = self._processes.get(worker_id) if worker_id else None
         if named is not None and named.facts.users:
             raise Conflict("WORKER_BUSY", "the worker to prepare is in use")
         if named is not None and named.facts.session_id == session_id and named.facts.epoch > epoch:
             raise PreconditionFailed("STALE_EPOCH", "a newer owner of this session has a worker here", epoch=epoch)
         await self.look_at_environment()
+        if named is not None and not opening.serves(named.facts):
+            self._start(self.evict(named.facts.worker_id, worker_ends.LEFT_DEVICE))
+            named = None
         began_s = time.monotonic()
-        kernel_id = recipe.environment_id
+        worker_id, kernel_id = named.facts.worker_id if named is not None else None, recipe.environment_id
         async with self.reserved(
             worker_id, session_id, epoch, recipe.imports, kernel_environment_id=kernel_id
         ) as worker:
@@ -382,7 +407,9 @@ class WorkerPool:
             if worker.facts.prepared_ahead:
                 # What was made ready for the edit before this one.
                 self.metrics.prefetched("wasted")
-            worker.facts.prepared_ahead = True
+            worker.facts.prepared_ahead, worker.prepared_for = True, recipe
+            prepared.stage_ms.update(await opening.reach(worker))
+            self.metrics.opened(prepared.stage_ms)
         return prepared
 
     async def evict(self, worker_id: WorkerId, why: WorkerEnd, *, even_held: bool = False) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Collection, Coroutine
 from contextlib import aclosing
 from typing import Any
 
@@ -15,10 +15,12 @@ from looseleaf.ids import Epoch, ExecutionId, LeaseId, SessionId, WorkerId
 from looseleaf.logs import log_context
 from looseleaf.rpc.dedupe import RequestMemory
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
+from looseleaf.services.worker_daemon.core.worker_life import Stage
 from looseleaf.services.worker_daemon.execution import CellExecution
 from looseleaf.services.worker_daemon.execution_log import ExecutionRecord
 from looseleaf.services.worker_daemon.host import Host
-from looseleaf.v1 import checkpoint_pb2, types_pb2
+from looseleaf.services.worker_daemon.opening import Opening
+from looseleaf.v1 import checkpoint_pb2, scheduler_pb2, types_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
 from looseleaf.v1.worker_daemon_pb2_grpc import WorkerDaemonServiceServicer
 
@@ -61,15 +63,34 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
                 WorkerId(request.worker_id) if request.worker_id else None,
                 SessionId(request.session_id),
                 Epoch(request.epoch),
-                request.recipe,
+                request.recipe if request.HasField("recipe") else None,
+                self._opening(request),
             )
             facts = prepared.worker.facts
+            stage = facts.prepared_stage
             return pb.PrepareWorkerResponse(
-                worker_id=facts.worker_id, pid=facts.pid, stage_ms=prepared.stage_ms, mapped_bytes=prepared.mapped_bytes
+                worker_id=facts.worker_id, pid=facts.pid, stage_ms=prepared.stage_ms,
+                mapped_bytes=prepared.mapped_bytes, stage=scheduler_pb2.WorkerStage.Name(int(stage)),
+                gpu_indices=facts.opened_gpus if stage is not Stage.HOST_READY else (),
             )
 
         response: pb.PrepareWorkerResponse = await self._memory.once(request, work)
         return response
+
+    def _opening(self, request: pb.PrepareWorkerRequest) -> Opening:
+        """How far to go. Raises PreconditionFailed `GPU_UNKNOWN`."""
+        host, gpus = self._host, tuple(request.gpu_indices)
+        if not gpus or int(request.stage) not in (Stage.CONTEXT_READY, Stage.DEVICE_READY):
+            return Opening()
+        if max(gpus) >= host.gpu_count:
+            text = f"this host has {host.gpu_count} GPUs, not one numbered {max(gpus)}"
+            raise PreconditionFailed("GPU_UNKNOWN", text)
+
+        def leased(wanted: Collection[int]) -> bool:
+            held = (lease.gpus for lease in host.leases.held() if not lease.finished)
+            return any(not set(wanted).isdisjoint(gpus) for gpus in held)
+
+        return Opening(Stage(request.stage), gpus, host.facts.device, host.facts.emulated_delays, leased)
 
     async def EvictWorker(self, request: pb.EvictWorkerRequest, context: Any) -> pb.EvictWorkerResponse:
         """See the proto."""

@@ -92,6 +92,7 @@ def worker_state(facts: WorkerFacts, now_s: float) -> scheduler_pb2.WorkerState:
         resident_bytes=facts.resident_bytes,
         pid=facts.pid,
         hold=hold if facts.kept else None,
+        context_gpu_indices=facts.context_gpus,
     )
 
 

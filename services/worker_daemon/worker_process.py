@@ -28,6 +28,7 @@ from looseleaf.services.worker_daemon.memory_guard import MemoryGuard, over_limi
 from looseleaf.services.worker_daemon.process_memory import used_memory_bytes
 from looseleaf.services.worker_daemon.reaper import Reaper, describe_exit
 from looseleaf.services.worker_daemon.state_requests import StateRequests
+from looseleaf.v1 import recipe_pb2
 
 log = structlog.get_logger()
 
@@ -101,6 +102,8 @@ class WorkerProcess:
         self.on_message: Callable[[Message], None] | None = None
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.limits = limits
+        # The recipe of its last preparation before Run.
+        self.prepared_for: recipe_pb2.ExecutionRecipe | None = None
         self._reaper = reaper
         self._exit_status: asyncio.Future[Any] = reaper.exit_status(facts.pid)
         self._confined = confined
@@ -257,9 +260,16 @@ class WorkerProcess:
         return reply
 
     async def attach(self, gpus: tuple[int, ...], device: str, delays: bool) -> None:
-        """Opens the device and moves payloads to it."""
-        self.facts.stage, self.facts.gpus = Stage.CONTEXT_READY, gpus
+        """Under a lease: opens the device, if it is not open yet, and moves payloads to it."""
+        self.facts.bind(gpus)
         await self._request("attach", {"gpus": list(gpus), "device": device, "delays": delays}, ATTACH_TIMEOUT_S)
+
+    async def open_ahead(self, gpus: tuple[int, ...], device: str, delays: bool, *, load: bool) -> None:
+        """Before Run: opens the device, and moves payloads to it if `load`. From its start `facts` say where."""
+        self.facts.open_ahead(gpus, load=load)
+        body = {"gpus": list(gpus), "device": device, "delays": delays, "ahead": True, "load": load}
+        reply = await self._request("attach", body, ATTACH_TIMEOUT_S)
+        self.facts.opened_ahead(opened=fields.boolean(reply, "opened", True), now_s=time.monotonic())
 
     async def run(self, body: Message) -> Message:
         """Runs a cell; its events go to `on_message`; the reply is the save's outcome. No limit of time."""

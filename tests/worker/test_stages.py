@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from looseleaf.errors import Unavailable
+from looseleaf.errors import Unavailable, Unsupported
 
 Worker = Any
 MakeWorker = Callable[..., Any]
@@ -186,6 +186,38 @@ def test_attach_loads_what_lives_on_the_device(make_worker: MakeWorker) -> None:
     assert reply["missing"] == []
     assert [len(first.store.fetched), *first.store.mapped] == asked, "all was there before Run"
     assert shown(second, "w.device, w[-1].item(), host.device") == "cuda:0 99999.0 cpu"
+
+
+def test_device_that_is_opened_before_run_shows_nothing_and_changes_nothing(make_worker: MakeWorker) -> None:
+    def attach(worker: Worker, gpu: int = 0, **more: bool) -> dict[str, Any]:
+        body = {"gpus": [gpu], "device": "emulated", "delays": False, **more}
+        return dict(worker.link.request("attach", body, timeout_s=60)[0])
+
+    first = make_worker(**EMULATED)
+    attach(first)
+    made = first.finish(first.begin("""
+import torch
+torch.cuda.manual_seed(5)
+w, drawn = torch.arange(100_000., device='cuda'), torch.rand(3, device='cuda').tolist()
+torch.cuda.manual_seed(5)
+"""))
+    assert made["reply"]["status"] == "ok", made
+    second = make_worker(first.store, prepare=False, **EMULATED)
+    second.prepare(["w", "torch", "drawn"], ahead=True)
+    assert attach(second, gpu=2, ahead=True, load=False)["opened"] is True
+    assert second.prepare(["w", "torch"], ahead=True)["waiting"] == ["w"]
+    with pytest.raises(Unsupported, match="DEVICE_FIXED"):
+        attach(second, gpu=1)
+    attach(second, gpu=2, ahead=True, load=True)
+    assert second.prepare(["w", "torch"])["waiting"] == []
+    attach(second, gpu=2)
+    assert shown(second, "torch.rand(3, device='cuda').tolist() == drawn, w[-1].item()", 2) == "True 99999.0"
+    third = make_worker(first.store, prepare=False, **EMULATED)
+    third.prepare(["torch"], ahead=True)
+    attach(third, ahead=True, load=False)
+    second.run("import os; os.environ['CUBLAS_WORKSPACE_CONFIG'] = ':4096:8'", 3)
+    with pytest.raises(Unavailable, match="DEVICE_NOT_FRESH"):
+        third.prepare(["torch"])
 
 
 def test_cell_that_uses_no_device_has_no_first_touch(make_worker: MakeWorker) -> None:

@@ -19,6 +19,7 @@ SPENT: Final = WorkerEnd("out_of_gpu_memory", "was ended as its cell had run out
 MADE_WAY: Final = WorkerEnd("made_way", "made way for another cell, after the time for which it was kept")
 HOST_FULL: Final = WorkerEnd("made_way", "made way for another worker of its host")
 INSTALLED_SINCE: Final = WorkerEnd("outdated", "was started before packages were installed")
+LEFT_DEVICE: Final = WorkerEnd("left_device", "made way for one that is not bound to its GPU")
 ASKED: Final = WorkerEnd("asked", "was ended as its notebook asked")
 FAILURE: Final = WorkerEnd("failure", "was ended after a failure")
 LEFTOVERS: Final = WorkerEnd("leftovers", "was ended with what its cell had left running")
@@ -36,6 +37,7 @@ def cut_off(why: str) -> WorkerEnd:
 
 # docs/metrics.md has them too.
 END_WORDS: Final = frozenset({
-    *(end.word for end in (EARLIER_OWNER, SPENT, MADE_WAY, HOST_FULL, INSTALLED_SINCE, ASKED, FAILURE, LEFTOVERS)),
+    *(end.word for end in (EARLIER_OWNER, SPENT, MADE_WAY, HOST_FULL, INSTALLED_SINCE, LEFT_DEVICE, ASKED, FAILURE,
+        LEFTOVERS)),
     idle(0).word, cut_off("").word,
 })  # fmt: skip

@@ -25,7 +25,8 @@ class Stage(IntEnum):
     GONE = 9
 
 
-BUSY = frozenset({Stage.CONTEXT_READY, Stage.DEVICE_READY, Stage.RUNNING, Stage.SAVING})
+# A cell's state would be lost. A device may be open before Run too; under a lease the worker has a user.
+BUSY = frozenset({Stage.RUNNING, Stage.SAVING})
 
 
 @dataclass
@@ -40,7 +41,12 @@ class WorkerFacts:
     version: Version = Version(0)
     prepared_source_hash: str = ""
     prepare_ms: float = 0.0
+    # GPUs whose memory it holds.
     gpus: tuple[int, ...] = ()
+    # GPUs on which it has a context without data, or gets one now; it cannot go to others any more.
+    context_gpus: tuple[int, ...] = ()
+    # GPUs to which a preparation is bringing its data; a lease of one of them ends it.
+    loading_gpus: tuple[int, ...] = ()
     execution_id: ExecutionId = ExecutionId("")
     resident_bytes: int = 0
     idle_since_s: float = 0.0
@@ -73,6 +79,41 @@ class WorkerFacts:
         """Nothing was installed since it was forked and prepared, as far as these ids tell (design §4)."""
         pairs = ((self.environment_id, environment_id), (self.kernel_environment_id, kernel_environment_id))
         return all(not ours or not now or ours == now for ours, now in pairs)
+
+    @property
+    def opened_gpus(self) -> tuple[int, ...]:
+        """The only GPUs on which it can run a cell; empty: any."""
+        return self.gpus or self.context_gpus
+
+    @property
+    def prepared_stage(self) -> Stage:
+        """How far preparations alone have taken it."""
+        further = not self.has_run and self.stage in (Stage.CONTEXT_READY, Stage.DEVICE_READY)
+        return self.stage if further else Stage.HOST_READY
+
+    @property
+    def has_run(self) -> bool:
+        """A cell has run on it; data that only a preparation brought to its GPUs are no sign of that."""
+        return bool(self.execution_id) or (bool(self.gpus) and self.stage is not Stage.DEVICE_READY)
+
+    def bind(self, gpus: tuple[int, ...]) -> None:
+        """From now on its data lie, or are on their way to, GPUs that its session's cell has leased."""
+        self.stage, self.gpus, self.context_gpus, self.loading_gpus = Stage.CONTEXT_READY, gpus, (), ()
+
+    def open_ahead(self, gpus: tuple[int, ...], *, load: bool) -> None:
+        """A preparation begins to open these GPUs, and to bring its data there if `load`."""
+        self.context_gpus, self.loading_gpus = gpus, gpus if load else ()
+
+    def opened_ahead(self, *, opened: bool, now_s: float) -> None:
+        """It has done so; `opened` False: there was no device to open yet."""
+        gpus, loaded = self.context_gpus, bool(self.loading_gpus)
+        self.loading_gpus = ()
+        if not opened:
+            self.context_gpus = ()
+        elif loaded:
+            self.stage, self.gpus, self.context_gpus, self.resident_since_s = Stage.DEVICE_READY, gpus, (), now_s
+        else:
+            self.stage = Stage.CONTEXT_READY
 
     def release(self, names: Iterable[str]) -> None:
         """Nobody will ask for these any more."""
@@ -133,9 +174,13 @@ class WorkerRoster:
         )
 
     def on_gpus(self, gpus: Iterable[int], *, but: WorkerId | None) -> list[WorkerFacts]:
-        """Workers that hold memory of these GPUs, also those that are ending; they make way for a lease of `but`."""
+        """Workers that hold memory of these GPUs, or soon will, also those that are ending.
+
+        They make way for a lease of `but`. One that has a context only stays.
+        """
         wanted = set(gpus)
-        return [w for w in self.workers.values() if wanted & set(w.gpus) and w.worker_id != but]
+        return [
+            w for w in self.workers.values() if wanted & {*w.gpus, *w.loading_gpus} and w.worker_id != but]
 
     def of_session(self, session_id: SessionId) -> list[WorkerFacts]:
         """The session's workers, newest first."""

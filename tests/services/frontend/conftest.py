@@ -151,10 +151,13 @@ class Rig:
         recipe: recipe_pb2.ExecutionRecipe = (await self.stub.DeriveRecipe(request, timeout_s=WAIT_S)).recipe
         return recipe
 
-    async def prepare(self, source: str, edit: int, **cell: Any) -> frontend_pb2.PrepareCellResponse:
+    async def prepare(
+        self, source: str, edit: int, edited: bool = True, predicted: bool = False, **cell: Any
+    ) -> frontend_pb2.PrepareCellResponse:
         request = frontend_pb2.PrepareCellRequest(
-            request_id=f"r-{edit}", cell=cell_text(source, **cell), edit_sequence=edit
-        )
+            request_id=f"r-{edit}", cell=cell_text(source, **cell), edit_sequence=edit, edited=edited,
+            predicted=predicted,
+        )  # fmt: skip
         response: frontend_pb2.PrepareCellResponse = await self.stub.PrepareCell(request, timeout_s=WAIT_S)
         return response
 

@@ -32,6 +32,18 @@ async def test_record_runs_twice_is_idempotent_and_gap_returns_next(rig: Any) ->
     assert await rig.record("c = 3", "d = 4", first=3) == 5
 
 
+async def test_only_an_edited_cell_that_parses_and_is_surely_a_gpu_one_is_certain(rig: Any) -> None:
+    rig.store.put({"model": 64 * MIB, "x": 0})
+    rig.scheduler.may_prepare.set()
+    await rig.prepare("model.sum()", 1)
+    await rig.prepare("model.sum()", 2, edited=False)
+    await rig.prepare("model.sum()", 3, predicted=True)
+    await rig.prepare("model.sum(", 4)
+    await rig.prepare("%%gpu\nx", 5)
+    asked = [(order.certain, order.predicted) for order in rig.scheduler.preparations]
+    assert asked == [(True, False), (False, False), (False, True), (False, False), (True, False)]
+
+
 async def test_derive_with_short_log_is_refused_as_stale(rig: Any) -> None:
     await rig.record("a = 1")
     with pytest.raises(PreconditionFailed, match="SESSION_LOG_STALE") as caught:

@@ -241,6 +241,23 @@ async def test_prepare_again_with_the_same_request_gets_the_first_answer(rig: Ri
     assert set(first.stage_ms) == {"fork", "import", "restore", "total"} and first.mapped_bytes == 7
 
 
+async def test_prepare_goes_as_far_as_asked_where_no_cell_has_the_gpu(rig: Rig) -> None:
+    rig.host.facts = HostFacts("h0", "emulated", False)
+    await rig.grant(gpu_indices=[0])
+    taken = await rig.prepare("r-1", stage="WORKER_STAGE_DEVICE_READY", gpu_indices=[0])
+    assert (taken.stage, list(taken.gpu_indices)) == (Stage.HOST_READY, [])
+    free = await rig.prepare("r-2", stage="WORKER_STAGE_CONTEXT_READY", gpu_indices=[1], worker_id=taken.worker_id)
+    assert (free.worker_id, free.stage, list(free.gpu_indices)) == (taken.worker_id, Stage.CONTEXT_READY, [1])
+    further = await rig.prepare("r-3", stage="WORKER_STAGE_DEVICE_READY", gpu_indices=[1], worker_id=taken.worker_id)
+    assert (further.worker_id, further.stage) == (taken.worker_id, Stage.DEVICE_READY) and "attach" in further.stage_ms
+    # As the scheduler takes it off the GPU again, without a recipe.
+    request = pb.PrepareWorkerRequest(request_id="r-4", session_id=SESSION, epoch=1, worker_id=taken.worker_id)
+    back = await rig.stub.PrepareWorker(request, timeout_s=WAIT_S)
+    assert back.worker_id != taken.worker_id and (back.stage, list(back.gpu_indices)) == (Stage.HOST_READY, [])
+    with pytest.raises(PreconditionFailed, match="GPU_UNKNOWN"):
+        await rig.prepare("r-5", stage="WORKER_STAGE_CONTEXT_READY", gpu_indices=[2])
+
+
 async def test_prepare_does_not_reach_a_worker_between_its_refresh_and_its_cell(rig: Rig) -> None:
     may_attach = asyncio.Event()
 
