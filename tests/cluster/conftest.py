@@ -22,7 +22,8 @@ CELL_TIMEOUT_S = 90.0
 # One compute thread in kernels, and so in their workers: on a busy machine more of them only wait for each other.
 THREADS_ENV = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 # What a cell shows must not depend on how long it waits.
-KERNEL_ENV = {**THREADS_ENV, "LOOSELEAF_KERNEL_WAIT_LINE_AFTER_S": "0"}
+QUIET_ENV = {"LOOSELEAF_KERNEL_WAIT_LINE_AFTER_S": "0"}
+KERNEL_ENV = {**THREADS_ENV, **QUIET_ENV}
 
 
 @dataclass
@@ -172,6 +173,15 @@ class Notebook:
         self.manager.shutdown_kernel(now=False)
         self.manager.cleanup_resources()
         self._sockets.cleanup()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet_kernels() -> Iterator[None]:
+    """Also those kernels that a module starts in a way of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in QUIET_ENV.items():
+            patch.setenv(name, value)
+        yield
 
 
 @pytest.fixture(scope="module")
