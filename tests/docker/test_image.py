@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import tempfile
@@ -15,7 +16,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from compose_model import DOCKER, ROOT, load, scripts
-from compose_rig import ComposeRig
+from compose_rig import PASSED_VARIABLES, ComposeRig
 from image_steps import NOT_HERE, ImageSteps, table, tree_bytes
 
 pytestmark = [pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(3000)]
@@ -42,18 +43,26 @@ def test_only_listed_steps_were_left_out(image: ImageSteps) -> None:
     assert len(image.steps) > len(left_out)
 
 
-def test_every_program_starts_and_tells_its_options(image: ImageSteps) -> None:
+@pytest.fixture
+def plain(tmp_path: Path) -> dict[str, str]:
+    """Variables as in a container: no programs, settings or kernels of whoever runs the tests."""
+    passed = {name: os.environ[name] for name in PASSED_VARIABLES if name in os.environ}
+    return {**passed, "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)}
+
+
+def test_every_program_starts_and_tells_its_options(image: ImageSteps, plain: dict[str, str]) -> None:
     for stage in ("run", "jupyter"):
         for program in scripts():
             command = [str(image.environment(stage) / "bin" / program), "--help"]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd="/")
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=120, check=False, cwd="/", env=plain)
             assert done.returncode == 0 and "--" in done.stdout, (program, done.stderr)
 
 
-def test_image_has_what_it_runs_and_nothing_to_build_or_test_with(image: ImageSteps) -> None:
+def test_image_has_what_it_runs_and_nothing_to_build_or_test_with(image: ImageSteps, plain: dict[str, str]) -> None:
     listed = subprocess.run(
-        [str(image.environment("run") / "bin" / "pip"), "list", "--format", "json"], capture_output=True, text=True,
-        check=True,
+        [str(image.environment("run") / "bin" / "pip"), "list", "--format", "json"], env=plain, capture_output=True,
+        text=True, check=True,
     )  # fmt: skip
     packages = {item["name"].lower() for item in json.loads(listed.stdout)}
     assert {"looseleaf", "torch", "pandas", "matplotlib"} <= packages
@@ -63,15 +72,18 @@ def test_image_has_what_it_runs_and_nothing_to_build_or_test_with(image: ImageSt
     assert size_bytes < RUN_IMAGE_BYTES_MAX, f"{size_bytes >> 20} MiB"
 
 
-def test_installed_native_part_and_kernelspec_are_there(image: ImageSteps) -> None:
-    python = str(image.environment("jupyter") / "bin" / "python")
+def test_installed_native_part_and_kernelspec_are_there(image: ImageSteps, plain: dict[str, str]) -> None:
+    programs = image.environment("jupyter") / "bin"
     said = subprocess.run(
-        [python, "-I", "-c", "from looseleaf.dirty_tracker import build_info; print(build_info())"], cwd="/",
-        capture_output=True, text=True, check=True,
+        [str(programs / "python"), "-I", "-c", "from looseleaf.dirty_tracker import build_info; print(build_info())"],
+        cwd="/", env=plain, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert said.stdout.strip()
+    # Not by `jupyter`, which takes the first `jupyter-kernelspec` of PATH, such as that of an active environment.
     specs = subprocess.run(
-        [python, "-m", "jupyter", "kernelspec", "list", "--json"], cwd="/", capture_output=True, text=True, check=True)
+        [str(programs / "jupyter-kernelspec"), "list", "--json"], cwd="/", env=plain, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
     assert json.loads(specs.stdout)["kernelspecs"]["looseleaf"]["spec"]["display_name"] == "Python 3 (LooseLeaf)"
 
 
