@@ -3,8 +3,8 @@
 FOLDER/flags.json has the flags that differ by host id. A file FOLDER/die-PLACE is taken away, and the process with it,
 when it comes to that place; at FOLDER/hold-PLACE it makes FOLDER/at-PLACE and goes on when the first file is gone.
 Places: the scheduler's `grant` and `granted` (before an order to a daemon, after its answer), the store's `commit` and
-`committed`, and of the daemon h1 `h1-put` (regions of a save are in the arena) and `h1-fetch` (a worker that is made
-ready wants its objects).
+`committed`, and of the daemon h1 `h1-boot` (nothing was done yet), `h1-put` (regions of a save are in the arena) and
+`h1-fetch` (a worker that is made ready wants its objects).
 """
 
 from __future__ import annotations
@@ -68,6 +68,8 @@ def main(folder: Path, service: str, flags: list[str]) -> int:
     host = given.get("--host-id", "")
     given.update(json.loads((folder / "flags.json").read_text()).get(host, {}))
     add_places(folder, service, host)
+    if host:
+        asyncio.run(pass_place(folder, f"{host}-boot"))
     server = importlib.import_module(f"looseleaf.services.{service}.server")
     return int(server.main([text for flag in given.items() for text in flag]))
 
