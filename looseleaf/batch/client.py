@@ -309,6 +309,10 @@ class BatchClient(NotebookClient):
         await self._stop_preparing()
         # nbclient also calls it after a start that failed, whether or not anything is left to clean.
         if self.km is not None:
+            if self.kc is not None:
+                # Its heartbeat is a thread that opens a new socket when the kernel is silent. If it does so while the
+                # manager ends the context of both, that waits for ever, and this event loop with all its notebooks.
+                await ensure_async(self.kc.stop_channels())  # type: ignore[func-returns-value]
             await super()._async_cleanup_kernel()
         shutil.rmtree(self._folder, ignore_errors=True)
 

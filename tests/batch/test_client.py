@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from looseleaf.batch.cells import device_wish, wishes_of
+from looseleaf.batch.client import BatchClient
 from looseleaf.batch.pool import Pool
 from looseleaf.batch.run import run_notebook
 
@@ -39,6 +40,28 @@ def test_run_prepares_the_next_gpu_cell_and_records_each_cell(daemon: Any, make_
     told = [(body["cell_id"], body["priority"], body["context"]["keep_s"]) for body in submitted]
     assert told == [("c2", "batch", 0), ("c4", "batch", 60)]
     assert result.kernel_pid and result.records[1].worker == 4242
+
+
+def test_heartbeat_ends_before_its_kernel(make_notebook: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What it does to their common context while that is ended would stop the event loop of all notebooks."""
+    threads: list[bool] = []
+
+    class Watched(BatchClient):
+        async def async_start_new_kernel_client(self) -> Any:
+            found = await super().async_start_new_kernel_client()
+            heartbeat, shutdown = found.hb_channel, self.km.shutdown_kernel  # type: ignore[union-attr]
+
+            async def shutdown_kernel(**how: Any) -> None:
+                threads.append(heartbeat.is_alive())
+                await shutdown(**how)
+
+            monkeypatch.setattr(self.km, "shutdown_kernel", shutdown_kernel)
+            threads.append(heartbeat.is_alive())
+            return found
+
+    where = {"metadata": {"path": str(tmp_path)}}
+    Watched(make_notebook("1"), endpoint=str(tmp_path / "nobody.sock"), resources=where).execute()
+    assert threads == [True, False]
 
 
 @pytest.mark.parametrize(("metadata", "wishes", "device"), [

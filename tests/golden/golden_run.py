@@ -16,6 +16,7 @@ from jupyter_client.manager import AsyncKernelManager
 from jupyter_core.utils import ensure_event_loop
 from nbclient import NotebookClient
 from nbclient.exceptions import CellControlSignal, CellTimeoutError, DeadKernelError
+from nbclient.util import ensure_async
 
 from looseleaf.batch.client import BatchClient, OneSpec
 
@@ -83,6 +84,12 @@ class Recording(NotebookClient):
             for index, cell in enumerate(self.nb.cells)
             if cell.cell_type == "code" and cell.source.strip()
         }
+
+    async def _async_cleanup_kernel(self) -> None:
+        if self.kc is not None:
+            # See BatchClient.
+            await ensure_async(self.kc.stop_channels())
+        await super()._async_cleanup_kernel()
 
     def process_message(self, msg: dict[str, Any], cell: Any, cell_index: int) -> Any:
         run = self.runs[cell_index]
