@@ -134,6 +134,14 @@ def in_turn(
     yield from held_back
 
 
+def turns_matter(queue: RunQueue) -> bool:
+    """True if the order of turns, which waiting and use change, decides more than who is first.
+
+    A host that is kept for a run of several GPUs is free for those whose turn has come to be before it.
+    """
+    return len(queue.by_tenant()) > 1 and any(run.reserved_host is not None for run in queue)
+
+
 def _split(
     queue: RunQueue, session_runs: Callable[[SessionId], bool],
 ) -> tuple[dict[str, list[Run]], list[Run]]:

@@ -37,6 +37,7 @@ from looseleaf.services.scheduler.core.events import (
     WorkerPrepared,
 )
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState, Lease
+from looseleaf.services.scheduler.core.fairness import turns_matter
 from looseleaf.services.scheduler.core.fitting import memory_patience_ended_since
 from looseleaf.services.scheduler.core.holds import hold_ended_since
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
@@ -162,10 +163,7 @@ def _tick(state: State, event: Tick, now_s: float) -> None:
         heartbeats.forgive_silence(state, event.overslept_s, now_s)
     if len(state.queue) and now_s - state.looked_at_s >= state.limits.look_again_s:
         state.dirty = state.capacity_changed = True
-    if len(state.queue) and (
-        hold_ended_since(state, state.looked_at_s, now_s)
-        or memory_patience_ended_since(state, state.looked_at_s, now_s)
-    ):
+    if len(state.queue) and _waiting_matters(state, state.looked_at_s, now_s):
         state.dirty = True
     heartbeats.check_hosts(state, now_s)
     endings.retry_revocations(state, now_s)
@@ -180,6 +178,13 @@ def _tick(state: State, event: Tick, now_s: float) -> None:
     state.shares.forget_idle(now_s)
     for session_id in state.sessions.prune(lambda: _needed_sessions(state)):
         state.forget_session(session_id)
+
+
+def _waiting_matters(state: State, since_s: float, now_s: float) -> bool:
+    """True if time alone may have made room for a run that waits, or changed whose turn it is."""
+    return (
+        hold_ended_since(state, since_s, now_s) or memory_patience_ended_since(state, since_s, now_s)
+        or turns_matter(state.queue))
 
 
 def _needed_sessions(state: State) -> set[SessionId]:

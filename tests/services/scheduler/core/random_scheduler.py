@@ -12,7 +12,7 @@ from looseleaf.services.scheduler.core import events as ev
 from looseleaf.services.scheduler.core.facts import ExecutionState, WorkerReport, WorkerStage
 from looseleaf.services.scheduler.core.policy import Scheduler
 from tests.services.scheduler.core.random_clients import ClientSide
-from tests.services.scheduler.core.whole_pool import check_index, check_table
+from tests.services.scheduler.core.whole_pool import check_index, check_nobody_waits_for_nothing, check_table
 
 # Events between two looks at whether the index of rooms tells the same as a look at every host.
 INDEX_CHECK_EVERY = 16
@@ -37,6 +37,8 @@ class SchedulerSide(ClientSide):
         check_table(self.scheduler.state)
         if self.scheduler.state.number % INDEX_CHECK_EVERY == 0:
             check_index(self.scheduler.state, self.now_s)
+        if isinstance(event, ev.Tick) and self.scheduler.state.ready:
+            check_nobody_waits_for_nothing(self.scheduler.state, self.now_s)
         killed_at = None
         if self.faults and self.random.random() < 0.004:
             killed_at = self.random.randrange(len(actions) + 1)

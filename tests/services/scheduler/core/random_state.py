@@ -15,9 +15,11 @@ from tests.services.scheduler.core.random_parts import Daemon, Want
 
 # How long a worker is kept for variables that no version has.
 HOLD_S = 3.0
-# `look_again_s` is off: it would hide a reason to look at the queue that the policy forgot.
+# `look_again_s` is off: it would hide a reason to look at the queue that the policy forgot. Whoever may be passed over
+# is for seconds, not for minutes.
 LIMITS = Limits(
-    run_queue_max=40, journal_records_max=1000, gang_patience_s=2.0, pending_orphan_s=1e9, look_again_s=1e9)
+    run_queue_max=40, journal_records_max=1000, gang_patience_s=2.0, pending_orphan_s=1e9, look_again_s=1e9,
+    batch_penalty_s=5.0, fair_double_after_s=4.0, fair_fifo_after_s=8.0, start_timeout_s=5.0)
 
 
 class WorldState:

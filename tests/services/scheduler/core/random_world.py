@@ -15,6 +15,11 @@ from tests.services.scheduler.core.random_scheduler import SchedulerSide
 
 STEPS = 400
 SETTLE_ROUNDS_MAX = 400
+ROUND_S = 0.5
+# Without faults one more run waits than there are GPUs, besides those that waited before. A run waits for as many
+# cells, each of two rounds of its host's, and for starts that were lost.
+BUSY_ROUNDS, WAITING_MAX = 100, 5
+WAIT_S_MAX, WAIT_S_PER_RUN = 20.0, 1.0
 MODULE = "tests.services.scheduler.core.random_world"
 
 
@@ -88,22 +93,15 @@ class World(SchedulerSide):
                 self.ask(want)
 
     def settle(self) -> None:
-        """No more faults: everybody who still waits is served, and every GPU comes back."""
+        """No more faults: whoever waits is served in bounded time while others come, and every GPU comes back."""
         self.faults = False
         for daemon in self.daemons:
             daemon.cut_off = daemon.beating = False
             if not daemon.up and not daemon.stopped:
                 self.restart(daemon)
+        self.stay_busy()
         for _ in range(SETTLE_ROUNDS_MAX):
-            self.now_s = round(self.now_s + 0.5, 3)
-            for daemon in self.daemons:
-                daemon.beating = False
-                self.beat(daemon)
-                self.progress(daemon)
-            self.retry_reports()
-            while self.flights:
-                self.flights.pop(0)()
-            self.send(ev.Tick())
+            self.round()
             if not self.open_wants() and not len(self.scheduler.state.leases):
                 break
         assert self.starts, "nothing ever ran: this world shows nothing"
@@ -114,6 +112,30 @@ class World(SchedulerSide):
         live = [record for record in self.scheduler.state.journal.live() if record.state is not ExecutionState.PENDING]
         assert not live, f"executions without an end: {live}"
         self.check_determinism()
+
+    def round(self) -> None:
+        """Half a second in which everybody does all that there is to do."""
+        self.now_s = round(self.now_s + ROUND_S, 3)
+        for daemon in self.daemons:
+            daemon.beating = False
+            self.beat(daemon)
+            self.progress(daemon)
+        self.retry_reports()
+        while self.flights:
+            self.flights.pop(0)()
+        self.send(ev.Tick())
+
+    def stay_busy(self) -> None:
+        """Runs of both tenants and of all sizes come as fast as they can be served: none of them waits for long."""
+        since_s: dict[str, float] = {}
+        wait_s_max = WAIT_S_MAX + WAIT_S_PER_RUN * len(self.open_wants())
+        for _ in range(BUSY_ROUNDS):
+            if len(self.open_wants()) < WAITING_MAX:
+                self.new_run()
+            self.round()
+            for want in self.open_wants():
+                waited_s = self.now_s - since_s.setdefault(want.execution_id, self.now_s)
+                assert waited_s <= wait_s_max, f"waits for {waited_s} s while others are served: {want}"
 
 
 if __name__ == "__main__":

@@ -264,6 +264,23 @@ def test_gang_that_waited_keeps_a_host_from_one_gpu_runs(new_rig: Any) -> None:
     assert rig.one(act.GrantLease).lease.execution_id == "gang"
 
 
+def test_host_kept_for_several_gpus_is_given_to_whoever_comes_before_by_waiting_alone(new_rig: Any) -> None:
+    rig = new_rig(
+        look_again_s=1e9, heartbeat_suspect_s=9e3, heartbeat_dead_s=9e3, start_timeout_s=9e3, gang_patience_s=5.0,
+        fair_double_after_s=9e3, fair_fifo_after_s=60.0, batch_penalty_s=100.0)
+    rig.heartbeat(gpus=2)
+    rig.lease("x1", "s1", tenant="a")
+    # Tenant b used nothing, so its cell is first, and after its patience the host is kept for it.
+    rig.run("x2", "s2", tenant="b", gpus=2, priority="batch")
+    rig.now_s = 6.0
+    rig.run("x3", "s3", tenant="a")
+    assert rig.all(act.GrantLease) == []
+    while not rig.all(act.GrantLease):
+        rig.pass_time(1.0)
+        assert rig.now_s <= 66.0
+    assert rig.one(act.GrantLease).lease.execution_id == "x3"
+
+
 def test_draining_and_suspect_hosts_get_no_new_work(new_rig: Any) -> None:
     rig = new_rig()
     rig.heartbeat(draining=True)

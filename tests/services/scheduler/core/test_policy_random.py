@@ -2,8 +2,9 @@
 
 The claim: no GPU runs two cells; an execution starts at most once; an older epoch never gets a lease; a record is
 durable before anything that rests on it; a worker that is kept for its variables makes way for nobody, and a cell that
-needs them runs there or not at all; once the faults end, everybody who still waits is served. A failure prints
-the command that repeats its world.
+needs them runs there or not at all; nobody waits for a GPU that could be had; once the faults end, everybody is served
+in bounded time while runs of all sizes and both tenants go on to come. A failure prints the command that repeats its
+world.
 """
 
 from __future__ import annotations

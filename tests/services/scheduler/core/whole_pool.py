@@ -5,6 +5,7 @@ from __future__ import annotations
 from looseleaf.ids import HostId
 from looseleaf.services.scheduler.core import placement
 from looseleaf.services.scheduler.core.facts import ExecutionState
+from looseleaf.services.scheduler.core.granting import waiting_runs
 from looseleaf.services.scheduler.core.placement import Placement
 from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.rooms import host_room
@@ -43,6 +44,18 @@ def check_index(state: State, now_s: float) -> None:
         preparing_on = preparation.host_id if preparation is not None else None
         expected = best_placement(state, run, preparing_on, now_s)
         assert placement.place(run, state.rooms, preparing_on, set(), now_s) == expected
+
+
+def check_nobody_waits_for_nothing(state: State, now_s: float) -> None:
+    """Nobody waits for GPUs that could be had, but those that are kept for cells of several whose turn comes before."""
+    state.rooms.refresh(now_s)
+    kept: set[HostId] = set()
+    for run in waiting_runs(state, now_s):
+        preparation = state.preparations.get(run.session_id)
+        preparing_on = preparation.host_id if preparation is not None else None
+        assert placement.place(run, state.rooms, preparing_on, kept, now_s) is None, "a run waits though there is room"
+        if run.reserved_host is not None:
+            kept.add(run.reserved_host)
 
 
 def check_table(state: State) -> None:
