@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgpack
 import structlog
 
-from looseleaf.errors import Conflict, Internal, InvalidArgument, LooseLeafError, Timeout, Unavailable
+from looseleaf.errors import CapacityExceeded, Conflict, Internal, InvalidArgument, LooseLeafError, Timeout, Unavailable
 from looseleaf.ids import Version
 from looseleaf.protocol import fields
 from looseleaf.services.worker_daemon.core import worker_ends
@@ -25,7 +25,7 @@ from looseleaf.services.worker_daemon.left_hold import LeftHold, left_items
 from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.reports import Reporter
 from looseleaf.services.worker_daemon.run_journal import RunJournal, process_ticks
-from looseleaf.services.worker_daemon.unsaved_hold import holder_gone, take_unsaved, waits_for_room
+from looseleaf.services.worker_daemon.unsaved_hold import held_up, holder_gone, take_unsaved, waits_for_room
 from looseleaf.services.worker_daemon.wire import worker_state
 from looseleaf.services.worker_daemon.worker_process import WorkerProcess
 from looseleaf.v1 import scheduler_pb2, types_pb2
@@ -204,6 +204,7 @@ class CellExecution:
         start = self.start
         worker.facts.stage, worker.facts.execution_id = Stage.RUNNING, self.lease.execution_id
         worker.on_message = self._on_message
+        worker.requests.on_held_up = self._save_held_up
         self._handed_over = True
         return await worker.run(
             {
@@ -298,6 +299,10 @@ class CellExecution:
             self._save_limit = asyncio.get_running_loop().call_later(limit_s, self._save_took_too_long, limit_s)
         self._stage(Stage.SAVING)
         self._report_progress(scheduler_pb2.EXECUTION_STATE_FINISHED)
+
+    def _save_held_up(self, full: CapacityExceeded) -> None:
+        note = {"type": "stream", "name": "stderr", "text": held_up(full)}
+        self.record.add(pb.ExecuteResponse(output=msgpack.packb(note)))
 
     def _save_took_too_long(self, limit_s: float) -> None:
         self._cut_off(Timeout("SAVE_TIMEOUT", f"the cell's changes could not be saved within {limit_s:g} s"))

@@ -161,6 +161,7 @@ class _Builder:
         # What a kernel is refused it still has, and can save later.
         requests.only_copy = True
         requests.saves = self.saves
+        requests.room_patience_s = self.config.save_timeout_s
         return requests
 
     def _worker_limits(self) -> WorkerLimits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import astuple, dataclass, field
 from typing import Any
@@ -34,6 +35,7 @@ VERSIONS_LISTED_MAX = 1_000
 # After these nobody here knows whether the store took the commit.
 OUTCOME_UNKNOWN_CODES = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
 STORE_FULL_REASONS = frozenset({"TENANT_FULL", "STORE_FULL"})
+ROOM_POLL_S = 0.5
 
 
 @dataclass
@@ -68,6 +70,9 @@ class StateRequests:
     only_copy: bool = False
     # By which the peer's saves go, unless by `store`: one with more patience.
     saves: StoreClient | None = None
+    # How long its objects wait for room at a full store, and who hears of it, once for each of their messages.
+    room_patience_s: float = 0.0
+    on_held_up: Callable[[CapacityExceeded], None] = lambda _full: None
     # One for all connections.
     units: UnitCache = field(default_factory=UnitCache)
     _ring: Ring | None = None
@@ -206,9 +211,26 @@ class StateRequests:
         """Hands units on to the store."""
         session_id = self._session()
         units = [(unit_hash, data) for unit_hash, data in fields.rows(body, "units", bytes, bytes)]
-        await self._saves.put_units(units)
+        await self._put_units_with_room(session_id, units)
         self.units.keep(session_id, units)
         return Reply({})
+
+    async def _put_units_with_room(self, session_id: SessionId, units: list[tuple[bytes, bytes]]) -> None:
+        """Waits at a full store for `room_patience_s`; regions could stay in the arena meanwhile, units cannot."""
+        limit_s = time.monotonic() + self.room_patience_s
+        told = False
+        while True:
+            try:
+                await self._saves.put_units(units)
+                return
+            except CapacityExceeded as error:
+                if error.reason not in STORE_FULL_REASONS or time.monotonic() >= limit_s:
+                    raise
+                if not told:
+                    log.warning("save_held_up", session=session_id, reason=error.reason)
+                    self.on_held_up(error)
+                    told = True
+            await asyncio.sleep(ROOM_POLL_S)
 
     async def commit(self, body: Body, _fds: list[int]) -> Reply:
         """Makes a manifest the session's newest version; *staged* when it returns.

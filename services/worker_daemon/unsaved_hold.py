@@ -44,14 +44,29 @@ def take_unsaved(
 
 def waits_for_room(version: int, full: CapacityExceeded) -> str:
     """What a person is told whose cell was saved on its host although the store is `full`."""
+    return (
+        f"This cell's changes are saved and can be used (version {version}), but on this host only: "
+        f"{_want_of_room(full)} or raise the limit; the changes then go to the store by themselves. Until then they "
+        "are lost if the host is.\n"
+    )
+
+
+def held_up(full: CapacityExceeded) -> str:
+    """What a person is told whose cell has ended and cannot be saved while the store is `full`."""
+    return (
+        f"This cell's changes are not saved yet: {_want_of_room(full)} or raise the limit; the cell then ends by "
+        "itself. Its GPU is held meanwhile.\n"
+    )
+
+
+def _want_of_room(full: CapacityExceeded) -> str:
+    """Up to what the person may do, which is to go on."""
     whose = "its tenant's part of the store" if full.reason == "TENANT_FULL" else "the store"
     needed, available = (format_bytes(int(full.fields.get(key, 0))) for key in ("needed_bytes", "available_bytes"))
     largest = ", ".join(map(str, full.fields.get("largest_sessions", ())))
     return (
-        f"This cell's changes are saved and can be used (version {version}), but on this host only: {whose} has "
-        f"{available} left, and {needed} are needed ({full.reason}). Delete sessions you no longer need (`looseleaf "
-        f"session rm`{f'; the largest: {largest}' if largest else ''}) or raise the limit; the changes then go to the "
-        "store by themselves. Until then they are lost if the host is.\n"
+        f"{whose} has {available} left, and {needed} are needed ({full.reason}). Delete sessions you no longer need "
+        f"(`looseleaf session rm`{f'; the largest: {largest}' if largest else ''})"
     )
 
 

@@ -336,6 +336,23 @@ async def test_units_that_the_store_refused_are_not_kept(parts: Parts, peer: Pee
         await peer.ask("fetch_units", hashes=[b"t" * 16])
 
 
+async def test_units_of_a_save_wait_for_room_at_a_full_store_for_a_time(
+    parts: Parts, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_requests, "ROOM_POLL_S", 0.0)
+    parts.store.errors["put_units"] = [CapacityExceeded(reason, "full") for reason in ("STORE_FULL", "TENANT_FULL")]
+    peer.requests.room_patience_s = 60.0
+    heard: list[CapacityExceeded] = []
+    peer.requests.on_held_up = heard.append
+    await peer.ask("put_units", units=[[b"t" * 16, b"data"]])
+    assert [full.reason for full in heard] == ["STORE_FULL"]
+    assert parts.store.units == {b"t" * 16: b"data"}
+    parts.store.errors["put_units"] = [CapacityExceeded("STORE_FULL", "full")]
+    peer.requests.room_patience_s = 0.0
+    with pytest.raises(CapacityExceeded, match="STORE_FULL"):
+        await peer.ask("put_units", units=[[b"u" * 16, b"data"]])
+
+
 @pytest.mark.parametrize(
     ("kind", "body"),
     [

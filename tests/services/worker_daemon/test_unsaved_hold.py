@@ -182,3 +182,22 @@ async def test_person_is_told_of_a_save_that_waits_for_room(bench: Bench) -> Non
     assert saved.error_reason == "" and len(texts) == 1
     for part in ("are saved", f"version {saved.version}", "TENANT_FULL", "2.0 GiB", "1.0 MiB", "session rm", "s-a"):
         assert part in texts[0]
+
+
+async def test_person_is_told_of_a_save_that_is_held_up(bench: Bench) -> None:
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        await run_well(worker, request)
+        assert execution._worker is not None
+        execution._worker.requests.on_held_up(CapacityExceeded("STORE_FULL", "", needed_bytes=GIB, available_bytes=0))
+        return saved_reply()
+
+    bench.parts.script.run = run
+    execution = bench.start()
+    await within(execution.run())
+    assert bench.checked(execution).error_reason == ""
+    [text] = [
+        output["text"] for event in messages_of(execution) if event.HasField("output")
+        for output in [msgpack.unpackb(event.output)] if output.get("name") == "stderr"
+    ]  # fmt: skip
+    for part in ("not saved yet", "STORE_FULL", "1.0 GiB", "session rm", "GPU is held"):
+        assert part in text
