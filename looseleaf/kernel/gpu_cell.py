@@ -165,7 +165,10 @@ class GpuCell:
         while True:
             try:
                 return await self._ask_daemon(type_, body)
-            except Unavailable as error:
+            except LooseLeafError as error:
+                if type_ == "resume" and not isinstance(error, Unavailable):
+                    text = "the daemon that was started anew cannot follow this cell; whether it finished is not known"
+                    raise Unavailable("HOST_LOST", text) from error
                 # Before its first stage nobody says that the host has it: only the store's head tells.
                 if error.reason != "PEER_CLOSED" or self._rejoin is None or "stage" not in self._result.news:
                     raise

@@ -223,11 +223,13 @@ class GpuRun:
         while True:
             try:
                 return self._session.connect()
-            except (Unavailable, Timeout):
-                if time.monotonic() >= limit_s or self._impatient:
+            except LooseLeafError as failed:
+                # Whatever keeps this kernel out, the cell may have run.
+                hopeless = not isinstance(failed, (Unavailable, Timeout))
+                if hopeless or time.monotonic() >= limit_s or self._impatient:
                     # Who asks next what became of the cell has waited long enough.
                     self._has_waited = True
-                    raise error from None
+                    raise error from failed
             await asyncio.sleep(RECONNECT_POLL_S)
 
     @property

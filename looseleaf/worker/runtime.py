@@ -158,7 +158,7 @@ class WorkerRuntime:
     def _take_log(self, fds: list[int]) -> None:
         """The next daemon's pipe takes the place of the one that the last daemon read."""
         if fds:
-            os.dup2(fds[0], self._log_fd)
+            os.dup2(fds[0], self._log_fd, inheritable=False)
         close_fds(fds)
 
     def _leave(self, error: LooseLeafError) -> None:

@@ -32,6 +32,7 @@ log = structlog.get_logger()
 ADOPT_S: Final = 30.0
 HELLO_S: Final = 10.0
 ENDED_S: Final = 10.0
+ACCEPT_RETRY_S: Final = 0.5
 _BACKLOG: Final = 64
 _CREDENTIALS: Final = struct.Struct("3i")
 
@@ -116,7 +117,13 @@ class Adoption:
     async def _accept_all(self, sock: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            connection, _address = await loop.sock_accept(sock)
+            try:
+                connection, _address = await loop.sock_accept(sock)
+            except OSError as error:
+                # Such as too many open files: whoever waits is accepted when there is room.
+                log.error("worker_not_accepted", error=error.strerror)
+                await asyncio.sleep(ACCEPT_RETRY_S)
+                continue
             data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             waiting = self._waiting.get(_CREDENTIALS.unpack(data)[0])
             if waiting is None:

@@ -80,8 +80,8 @@ class Rig:
 
 
 @pytest.fixture
-def rig(cluster: LocalCluster, notebook: Any, tmp_path: Path) -> Rig:
-    return Rig(cluster, notebook, tmp_path)
+def rig(cluster: LocalCluster, shared: Any, tmp_path: Path) -> Rig:
+    return Rig(cluster, shared, tmp_path)
 
 
 def test_cell_that_prints_goes_on_and_not_a_line_is_lost_or_doubled(rig: Rig) -> None:

@@ -219,3 +219,18 @@ async def test_cell_whose_daemon_does_not_come_back_or_had_not_begun_it_is_lost(
     bench.link.submitted.set_exception(GONE)
     result = await asyncio.wait_for(bench.cell.run(), LIMIT_S)
     assert result.error is GONE and asked == ([GONE] if stage else [])
+
+
+async def test_daemon_that_refuses_to_follow_a_cell_which_may_run_does_not_make_it_unrun() -> None:
+    links: list[Any] = [Link()]
+
+    async def rejoin(_error: LooseLeafError) -> Any:
+        return links[0]
+
+    bench = Bench(rejoin=rejoin)
+    bench.cell.take_event(news("lease", host_id="h1", lease_id="l-1"))
+    bench.cell.take_event(news("stage", 1, stage=6))
+    bench.link.submitted.set_exception(GONE)
+    links[0].submitted.set_exception(CapacityExceeded("EXECUTION_RUNNING", "it is followed already"))
+    result = await asyncio.wait_for(bench.cell.run(), LIMIT_S)
+    assert result.error is not None and result.error.reason == "HOST_LOST"
