@@ -74,8 +74,9 @@ class Pool:
 
     def mend(self) -> None:
         """Nothing is cut, held or paused any more, and all hosts are alive."""
-        for file in (*self.folder.glob("hold-*"), *self.folder.glob("die-*"), *self.folder.glob("at-*")):
-            file.unlink()
+        for kind in ("hold-*", "die-*", "at-*", "disk-full"):
+            for file in self.folder.glob(kind):
+                file.unlink()
         self.links.mend()
         for service in self.cluster.record.services:
             self.cluster.wait_serving(service, LIMIT_S)
@@ -100,6 +101,14 @@ class Pool:
         """Ends `hold_at`."""
         (self.folder / f"hold-{place}").unlink()
         (self.folder / f"at-{place}").unlink(missing_ok=True)
+
+    def fill_disk(self) -> None:
+        """The services' disk has no room, until `empty_disk`."""
+        (self.folder / "disk-full").touch()
+
+    def empty_disk(self) -> None:
+        """It has as much as it has."""
+        (self.folder / "disk-full").unlink()
 
     def kill(self, service: str) -> None:
         """SIGKILL; returns when its successor serves."""

@@ -62,12 +62,28 @@ def add_places(folder: Path, service: str, host: str) -> None:
         setattr(owner, method, with_places)
 
 
+def add_full_disk(folder: Path) -> None:
+    """While there is a file FOLDER/disk-full, every disk that this process asks about has no room."""
+    original = os.statvfs
+
+    def statvfs(path: Any) -> os.statvfs_result:
+        found = original(path)
+        if not (folder / "disk-full").exists():
+            return found
+        fields = list(found)
+        fields[4] = 0  # f_bavail
+        return os.statvfs_result(fields)
+
+    os.statvfs = statvfs
+
+
 def main(folder: Path, service: str, flags: list[str]) -> int:
     """As the service's own `main`."""
     given = dict(zip(flags[::2], flags[1::2], strict=True))
     host = given.get("--host-id", "")
     given.update(json.loads((folder / "flags.json").read_text()).get(host, {}))
     add_places(folder, service, host)
+    add_full_disk(folder)
     if host:
         asyncio.run(pass_place(folder, f"{host}-boot"))
     server = importlib.import_module(f"looseleaf.services.{service}.server")

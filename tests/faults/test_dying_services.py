@@ -203,3 +203,28 @@ def test_save_waits_for_a_store_that_is_out_of_reach_and_its_worker_with_it(
 
 def _stage(pool: Pool, host: str, worker_id: str) -> int:
     return next(worker.stage for worker in pool.host(host).workers if worker.worker_id == worker_id)
+
+
+def test_full_disk_of_the_store_holds_up_the_save_its_worker_and_its_gpu(
+    pool: Pool, one: Notebook, two: Notebook, tmp_path: Path
+) -> None:
+    one.ok("%%gpu\nkept = [1]")
+    cell = HeldCell(tmp_path, then="import torch\nwide = torch.full((1 << 20,), 3.0)\nkept.append(2)")
+    message = one.start(cell.code)
+    cell.until_started()
+    [lease] = pool.leases()
+    host, before = lease.host.host_id, pool.head(lease.session_id).version
+    pool.fill_disk()
+    cell.end()
+    until(lambda: "save_held_up" in pool.cluster.log_tail(f"daemon-{host}", 100), "the save was not held up")
+    [worker] = [worker for worker in pool.host(host).workers if worker.execution_id == lease.execution_id]
+    assert worker.stage == scheduler_pb2.WORKER_STAGE_SAVING
+    order = pb.EvictWorkerRequest(request_id="e2", worker_id=worker.worker_id, epoch=lease.epoch)
+    assert not pool.daemon(host, lambda stub: stub.EvictWorker(order, timeout_s=CALL_S)).evicted
+    assert [held.execution_id for held in pool.seen(host).leases] == [lease.execution_id]
+    assert pool.head(lease.session_id).version == before
+    pool.empty_disk()
+    outcome = one.finish(message)
+    assert (outcome.status, outcome.report["version"], cell.starts) == ("ok", before + 1, 1), outcome
+    assert one.ok("%%gpu\nkept, wide.sum().item()").value == "([1, 2], 3145728.0)"
+    pool.line_of_versions(lease.session_id)
