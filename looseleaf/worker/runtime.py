@@ -33,6 +33,7 @@ from looseleaf.worker.log_format import LogFormat
 from looseleaf.worker.origin import under
 from looseleaf.worker.peak import PeakBytes
 from looseleaf.worker.plain import plain
+from looseleaf.worker.probe_checks import cuda_is_spoiled
 from looseleaf.worker.raw_output import RawOutput
 from looseleaf.worker.result_cache import begin_caches
 from looseleaf.worker.shell import WorkerShell, add_sources
@@ -82,7 +83,8 @@ class WorkerRuntime:
         # Widgets come with the state: their comms must be ours whatever was imported before.
         io = LinkStateIO(self._link.current)
         self._state = WorkerState(
-            shell.user_ns, io, hidden_names(shell), lambda: forward_comms(self._publish)
+            shell.user_ns, io, hidden_names(shell), lambda: forward_comms(self._publish),
+            lambda name: self._link.send_event("importing", {"name": name}),
         )  # fmt: skip
         self._saver = CellSaver(shell, self._link, io, self._state)
         self._handlers: dict[str, Callable[[Message], Message]] = {
@@ -241,6 +243,7 @@ class WorkerRuntime:
             "execution_id": execution_id, "run_s": run_s,
             "first_touch_s": None if touched_s is None else max(0.0, touched_s - began_s), "left": left,
             "peak_bytes": self._peak.of_cell(touched=touched_s is not None), "late_imports": imports.count(),
+            "cuda_spoiled": cuda_is_spoiled(str(reply.get("evalue", ""))),
         })
         try:
             return self._runner.context.run(self._saver.save, execution_id, source, cell_id, left=bool(left))

@@ -35,7 +35,8 @@ def _device_settings() -> dict[str, str]:
 class WorkerState:
     """One session's state in this worker: where it is, what of it is loaded, and the devices it uses.
 
-    `before_load` is called before variables are loaded.
+    `before_load` is called before variables are loaded, `on_import` before a module is imported, with its name, and
+    with an empty one afterwards.
     """
 
     def __init__(
@@ -44,11 +45,13 @@ class WorkerState:
         io: LinkStateIO,
         hidden: Callable[[str], bool],
         before_load: Callable[[], None] = lambda: None,
+        on_import: Callable[[str], None] = lambda _name: None,
     ) -> None:
         self._namespace = namespace
         self._io = io
         self._hidden = hidden
         self._before_load = before_load
+        self._on_import = on_import
         self._tracker: StateTracker | None = None
         self._session_id = ""
         # Names whose closure lives on a device: their objects are made at attach, when there is one.
@@ -172,6 +175,7 @@ class WorkerState:
             self._tracker = StateTracker(
                 self._namespace, self._io, session_id=session_id, epoch=epoch, hidden=self._hidden
             )
+            self._tracker.on_import = self._on_import
         elif session_id != self._session_id:
             raise PreconditionFailed("OTHER_SESSION", "this worker holds another session; nothing was run")
         self._tracker.epoch = epoch

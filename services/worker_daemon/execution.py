@@ -33,6 +33,10 @@ from looseleaf.v1 import worker_daemon_pb2 as pb
 
 # torch's error, as the worker names it.
 OUT_OF_MEMORY: Final = "OutOfMemoryError"
+SPOILED_NOTE: Final = (
+    "LooseLeaf: this process could not use the GPU, because a package that was imported before it began had opened the "
+    "driver; the next run of the cell gets a process without it\n"
+)
 
 log = structlog.get_logger()
 
@@ -90,7 +94,7 @@ class CellExecution:
         self._cut: LooseLeafError | None = None
         self._save_limit: asyncio.TimerHandle | None = None
         self._hold: LeftHold | None = None
-        # What its failed cell held stays in its GPU's memory as long as it lives.
+        # What its failed cell held stays in its GPU's memory as long as it lives, or it can use no GPU.
         self._spent = False
         # How long the worker is kept after the cell, as the person has asked.
         self._keep_s = 0.0
@@ -288,6 +292,11 @@ class CellExecution:
         ended = fields.mapping(message, "reply")
         reply = msgpack.packb(ended)
         self._spent = ended.get("ename") == OUT_OF_MEMORY
+        if fields.boolean(message, "cuda_spoiled", False) and self._worker is not None:
+            self._spent = True
+            self._pool.spoiled(self._worker)
+            note = {"type": "stream", "name": "stderr", "text": SPOILED_NOTE}
+            self.record.add(pb.ExecuteResponse(output=msgpack.packb(note)))
         self._left = left_items(message, "left")
         self._times.ended(message)
         self._pool.metrics.missed(misses(message))

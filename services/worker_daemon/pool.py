@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context
 from dataclasses import dataclass
@@ -33,6 +33,7 @@ from looseleaf.services.worker_daemon.opening import Opening
 from looseleaf.services.worker_daemon.reaper import Reaper
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
 from looseleaf.services.worker_daemon.worker_process import Forker, WorkerLimits, WorkerProcess
+from looseleaf.services.worker_daemon.zygote import import_seconds
 from looseleaf.v1 import recipe_pb2
 
 log = structlog.get_logger()
@@ -104,6 +105,14 @@ class WorkerSource(Protocol):
 
     def failed(self, pid: int, error: BaseException) -> None:
         """See ZygoteGenerations.failed."""
+        ...
+
+    def spoiled(self, pid: int) -> None:
+        """See ZygoteGenerations.spoiled."""
+        ...
+
+    def imported(self, seconds: Mapping[str, float]) -> None:
+        """See ZygoteGenerations.imported."""
         ...
 
 
@@ -312,6 +321,10 @@ class WorkerPool:
             worker.facts.release(names)
             self._changed()
 
+    def spoiled(self, worker: WorkerProcess) -> None:
+        """A cell showed that this worker cannot use CUDA because of its zygote: no other comes from there."""
+        self._source.spoiled(worker.facts.pid)
+
     async def prepare(
         self, worker: WorkerProcess, recipe: recipe_pb2.ExecutionRecipe, version: Version,
         needed_names: Iterable[str] = (), *, ahead: bool = False,
@@ -339,6 +352,7 @@ class WorkerPool:
         facts.kernel_environment_id = facts.kernel_environment_id or recipe.environment_id
         facts.prepare_ms = (time.monotonic() - began_s) * 1000
         facts.prepared_source_hash = recipe.source_hash
+        self._source.imported(import_seconds(fields.sequence(reply, "imported", [])))
         told_ms = fields.mapping(reply, "stage_ms", {})
         stage_ms = {name: fields.number(told_ms, name) for name in told_ms} | {"total": facts.prepare_ms}
         log.info(

@@ -51,7 +51,7 @@ from looseleaf.services.worker_daemon.region_uploads import RegionUploads
 from looseleaf.services.worker_daemon.regions import HostRegions, marks_of
 from looseleaf.services.worker_daemon.reports import Reporter
 from looseleaf.services.worker_daemon.run_journal import RunJournal
-from looseleaf.services.worker_daemon.scrubbed_env import scrubbed
+from looseleaf.services.worker_daemon.scrubbed_env import scrubbed, with_gpus_shown
 from looseleaf.services.worker_daemon.servicer import WorkerDaemonServicer
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
 from looseleaf.services.worker_daemon.trusted_folders import refuse_writable_folders
@@ -183,6 +183,8 @@ class _Builder:
         zygotes = ZygoteGenerations(
             lambda learned: Zygote(replace(settings, imports=_with(settings.imports, learned)), self.reaper),
             self._import_cache(settings),
+            config.python,
+            config.tenant,
         )
         metrics = DaemonMetrics(self.service.registry)
         metrics.follow(zygotes)
@@ -328,7 +330,7 @@ class _Builder:
 
     def _import_cache(self, settings: ZygoteSettings) -> ImportCache:
         config = self.config
-        environment = {**scrubbed(os.environ)[0], **SINGLE_THREADED, **settings.env}
+        environment = with_gpus_shown({**scrubbed(os.environ)[0], **SINGLE_THREADED, **settings.env})
         probes = Probes(
             ProbeTable(Path(config.data) / "probes" / self.host_id), self.reaper,
             ProbeSettings(settings.python, environment, settings.log_path, user_site=settings.user_site),

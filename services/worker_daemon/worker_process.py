@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from looseleaf.errors import LooseLeafError, Unavailable
+from looseleaf.errors import LooseLeafError, Timeout, Unavailable
 from looseleaf.ids import Version, WorkerId
 from looseleaf.protocol import fields
 from looseleaf.protocol.aio import AsyncChannel
@@ -98,6 +98,8 @@ class WorkerProcess:
         self.requests = requests
         # Who holds it talks to the worker: a preparation, or an execution from its preparation to its save.
         self.lock = asyncio.Lock()
+        # The import that its preparation is at; empty: none.
+        self._importing = ""
         # Gets the worker's events while a cell runs.
         self.on_message: Callable[[Message], None] | None = None
         self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -182,6 +184,8 @@ class WorkerProcess:
         if message.get("t") == "hello":
             self.facts.environment_id = fields.text(message, "environment_id", "")
             self._hello.set()
+        elif message.get("t") == "importing":
+            self._importing = fields.text(message, "name")
         elif self.on_message is not None:
             self.on_message(message)
 
@@ -250,9 +254,20 @@ class WorkerProcess:
         return Unavailable("WORKER_LOST", f"the worker process of this cell {how}", how=how)
 
     async def prepare(self, body: Message) -> Message:
-        """Imports and restores what `body` names, up to host_ready; executes nothing."""
+        """Imports and restores what `body` names, up to host_ready; executes nothing.
+
+        Raises as `_request`; what ended or was late at an import names it.
+        """
         self._kills_before = self._guard.kills()
-        reply = await self._request("prepare", body, self.limits.prepare_s)
+        try:
+            reply = await self._request("prepare", body, self.limits.prepare_s)
+        except (Timeout, Unavailable) as error:
+            if not self._importing:
+                raise
+            text = f"{error.message}; it was importing {self._importing}"
+            raise type(error)(error.reason, text, **{**error.fields, "importing": self._importing}) from error
+        finally:
+            self._importing = ""
         # A worker never goes back: what is older than its state changes nothing.
         self.facts.version = max(self.facts.version, Version(fields.integer(body, "version")))
         if self.facts.stage in IDLE_STAGES:

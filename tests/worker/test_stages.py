@@ -118,6 +118,9 @@ def test_prepare_imports_modules_and_reports_those_that_fail(worker: Worker, tmp
     names = ["xml.dom.minidom", "no_such_module", "leaves_at_import", "os", *many]
     report = worker.prepare(imports=names, cwd=str(tmp_path))
     assert [item["name"] for item in report["imported"]] == ["xml.dom.minidom", *many]
+    # Each is told before, so that one that hangs is named; what is there already is not.
+    told = [worker.event("importing")["name"] for _ in range(len(many) + 4)]
+    assert told == ["xml.dom.minidom", "no_such_module", "leaves_at_import", *many, ""]
     assert all(0 <= item["seconds"] < report["stage_ms"]["import"] for item in report["imported"])
     assert [(item["name"], item["error"]) for item in report["failed_imports"]] == [
         ("no_such_module", "ModuleNotFoundError: No module named 'no_such_module'"),
