@@ -28,7 +28,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
@@ -97,8 +97,10 @@ class Session:
         return session
 
     async def refresh(self) -> None:
-        """The recipes are for the newest version, and nothing of it is still on its way to the disk."""
+        """The recipes are for the newest version, nothing of it is still on its way to the disk, and the daemon's
+        connection, which may have idled long, is there."""
         await self._until_durable()
+        await self._daemon.GetHost(pb.GetHostRequest(), timeout_s=CALL_LIMIT_S)
         for share in SHARES:
             self.recipes[share] = await self._recipe(closure(share))
 
@@ -174,9 +176,9 @@ async def measure_round(session: Session, rounds: Rounds, files: Path, *, counte
             rounds.add(series, values_s)
 
 
-async def measure(gigabytes: float, options: argparse.Namespace) -> Size:
+async def measure(size: Size, options: argparse.Namespace, after_round: Callable[[], None]) -> None:
     """All rounds with one size of state."""
-    size = Size(gigabytes, Rounds(), Peers())
+    gigabytes = size.gigabytes
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ll-cold-")))
         fresh_process.save_files(folder, gigabytes)
@@ -190,7 +192,7 @@ async def measure(gigabytes: float, options: argparse.Namespace) -> Size:
             if options.peers is not None and number >= 0:
                 size.peers.run(options.peers, gigabytes, options.peer_names.split(","), options.criu)
             print(f"{gigabytes:g} GB: round {number + 1} of {options.rounds}", file=sys.stderr)
-    return size
+            after_round()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -201,23 +203,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--peers", type=Path, help="the script peers_prep.py, to measure rivals in the same rounds")
     parser.add_argument("--peer-names", default=PEERS, help="which rivals, as the script names them")
     parser.add_argument("--criu", default="", help="the program criu, if it is not on the search path")
-    parser.add_argument("--json", type=Path, help="file for all durations")
+    parser.add_argument("--json", type=Path, help="file for all durations, written anew after each round")
     parser.add_argument("--plot", type=Path, help="PNG file to draw into")
     parser.add_argument("--into", type=Path, help="Markdown file with the two marks for the tables")
     options = parser.parse_args(argv)
-    before = machine.load_average()
-    sizes = [asyncio.run(measure(gigabytes, options)) for gigabytes in options.demo]
-    facts = {**machine.facts(), "load_average_before": before, "load_average_after": machine.load_average()}
+    facts = {**machine.facts(), "load_average_before": machine.load_average()}
+    sizes: list[Size] = []
+
+    def keep() -> None:
+        facts["load_average_after"] = machine.load_average()
+        if options.json:
+            measured = [
+                {"gigabytes": size.gigabytes, "series": size.rounds.series, "peers": asdict(size.peers)}
+                for size in sizes
+            ]
+            options.json.write_text(json.dumps({"machine": facts, "sizes": measured}, indent=1))
+
+    for gigabytes in options.demo:
+        sizes.append(Size(gigabytes, Rounds(), Peers()))
+        asyncio.run(measure(sizes[-1], options, keep))
     sizes_told = " ".join(f"{gigabytes:g}" for gigabytes in options.demo)
     command = f"`python bench/cold_preparation.py --demo {sizes_told} --rounds {options.rounds}`"
     beside = ", with the rivals' script" if options.peers else ""
     lines = [*as_markdown(sizes), f"{command}{beside}: {machine_line(facts)}", ""]
     print("\n".join(lines))
-    if options.json:
-        measured = [
-            {"gigabytes": size.gigabytes, "series": size.rounds.series, "peers": asdict(size.peers)} for size in sizes
-        ]
-        options.json.write_text(json.dumps({"machine": facts, "sizes": measured}, indent=1))
     if options.plot:
         draw(sizes, options.plot)
     if options.into:
