@@ -26,7 +26,6 @@ WORKER_OOM_SCORE: Final = 300
 _PYTHON_IGNORES: Final = frozenset({signal.SIGPIPE, signal.SIGXFSZ})
 _PR_SET_DUMPABLE: Final = 4
 _PR_SET_NAME: Final = 15
-_PR_SET_CHILD_SUBREAPER: Final = 36
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _CLONE_NEWNET: Final = 0x40000000
 _NAME_BYTES_MAX: Final = 15
@@ -108,11 +107,6 @@ def _limit(kind: int, wanted: int) -> None:
         hard = resource.getrlimit(kind)[1]
         limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
         resource.setrlimit(kind, (limit, limit))
-
-
-def become_subreaper() -> None:
-    """Orphans of this process's descendants become its children. Raises OSError if the system refuses."""
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def leave_the_network() -> bool:

@@ -24,8 +24,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
+from looseleaf.subreaper import become_subreaper
 from looseleaf.units import GIB, KIB
-from looseleaf.worker.isolation import IMPORT_LIMIT_S, become_subreaper, end_after, leave_the_network
+from looseleaf.worker.isolation import IMPORT_LIMIT_S, end_after, leave_the_network
 from looseleaf.worker.probe_checks import (
     Finding,
     Surroundings,

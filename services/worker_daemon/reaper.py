@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import signal
 import time
@@ -13,20 +12,12 @@ from typing import Final
 
 from looseleaf.units import KIB
 
-_PR_SET_CHILD_SUBREAPER = 36
 # Children that ended before anybody asked for them: a worker may die before its zygote has told its pid.
 EARLY_EXITS_MAX = 256
 EARLY_EXIT_S = 30.0
 STATUS_UNKNOWN: Final = "ended, status unknown: its host's daemon had been restarted while it ran"
 # Ended children whose peak of memory is remembered.
 PEAKS_MAX = 256
-
-
-def become_subreaper() -> None:
-    """Orphans of this process's descendants become its children. Raises OSError if the kernel refuses."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 class Reaper:

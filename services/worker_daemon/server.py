@@ -45,7 +45,7 @@ from looseleaf.services.worker_daemon.metrics import DaemonMetrics
 from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.probe_table import ProbeTable
 from looseleaf.services.worker_daemon.probes import Probes, ProbeSettings
-from looseleaf.services.worker_daemon.reaper import Reaper, become_subreaper
+from looseleaf.services.worker_daemon.reaper import Reaper
 from looseleaf.services.worker_daemon.region_sources import StoreLocator
 from looseleaf.services.worker_daemon.region_uploads import RegionUploads
 from looseleaf.services.worker_daemon.regions import HostRegions, marks_of
@@ -57,6 +57,7 @@ from looseleaf.services.worker_daemon.state_requests import StateOwner, StateReq
 from looseleaf.services.worker_daemon.trusted_folders import refuse_writable_folders
 from looseleaf.services.worker_daemon.worker_process import WorkerLimits
 from looseleaf.services.worker_daemon.zygote import SINGLE_THREADED, Zygote, ZygoteSettings
+from looseleaf.subreaper import become_subreaper
 from looseleaf.v1 import scheduler_pb2
 from looseleaf.v1.scheduler_pb2_grpc import SchedulerServiceStub
 from looseleaf.v1.shared_regions_pb2_grpc import SharedRegionServiceStub

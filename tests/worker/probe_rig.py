@@ -13,7 +13,7 @@ from typing import Any
 SMOKE_LIMIT_S = 60.0
 _HOST = """
 import json, os, sys
-from looseleaf.worker.isolation import become_subreaper
+from looseleaf.subreaper import become_subreaper
 from looseleaf.worker.probe import run_probe
 
 become_subreaper()

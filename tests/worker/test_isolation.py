@@ -24,6 +24,7 @@ from looseleaf.environment import Environment
 from looseleaf.protocol.confinement import CONFINEMENT_VARIABLE, Confinement
 from looseleaf.protocol.control import ControlSocket
 from looseleaf.services.worker_daemon.memory_groups import MemoryGroups
+from looseleaf.subreaper import become_subreaper
 from looseleaf.units import MIB, REGION_BYTES
 from looseleaf.worker import isolation, zygote_node
 from looseleaf.worker.probe import run_probe
@@ -114,7 +115,7 @@ def test_process_that_leaves_the_network_says_whether_it_could() -> None:
 
 def test_forked_process_is_never_of_its_zygotes_group() -> None:
     def look() -> Any:
-        isolation.become_subreaper()
+        become_subreaper()
         os.setsid()
         read_fd, write_fd = os.pipe()
 

@@ -16,8 +16,9 @@ from looseleaf.services.worker_daemon.core.zygote_facts import ForkProbe, ProbeK
 from looseleaf.services.worker_daemon.core.zygote_nodes import Node, TreeLimits
 from looseleaf.services.worker_daemon.generations import ZygoteGenerations
 from looseleaf.services.worker_daemon.import_cache import CacheSettings, ImportCache
-from looseleaf.services.worker_daemon.reaper import Reaper, become_subreaper
+from looseleaf.services.worker_daemon.reaper import Reaper
 from looseleaf.services.worker_daemon.zygote import SINGLE_THREADED, Zygote, ZygoteSettings
+from looseleaf.subreaper import become_subreaper
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

@@ -22,8 +22,9 @@ from looseleaf.services.worker_daemon import probes as probes_module
 from looseleaf.services.worker_daemon.core.zygote_facts import DOUBTFUL, ForkProbe, ProbeKey, ProbeResult, Verdict
 from looseleaf.services.worker_daemon.probe_table import ENVIRONMENTS_MAX, ProbeTable
 from looseleaf.services.worker_daemon.probes import Probes, ProbeSettings
-from looseleaf.services.worker_daemon.reaper import Reaper, become_subreaper
+from looseleaf.services.worker_daemon.reaper import Reaper
 from looseleaf.services.worker_daemon.zygote import Zygote, ZygoteSettings
+from looseleaf.subreaper import become_subreaper
 from looseleaf.worker.probe_origins import installed_folders
 
 KEY = ProbeKey("e1", frozenset({"numpy"}), ("pandas", "sklearn"))

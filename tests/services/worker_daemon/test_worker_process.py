@@ -18,9 +18,10 @@ from looseleaf.ids import Epoch, new_worker_id
 from looseleaf.services.worker_daemon import worker_process
 from looseleaf.services.worker_daemon.core.worker_life import Stage
 from looseleaf.services.worker_daemon.memory_guard import MemoryGuard
-from looseleaf.services.worker_daemon.reaper import Reaper, become_subreaper
+from looseleaf.services.worker_daemon.reaper import Reaper
 from looseleaf.services.worker_daemon.state_requests import StateOwner
 from looseleaf.services.worker_daemon.worker_process import WorkerLimits, WorkerProcess
+from looseleaf.subreaper import become_subreaper
 
 LIMITS = WorkerLimits(5.0, 5.0)
 # As a worker does: a session of its own, hello, an answer to shutdown. Its cell starts a process, which keeps the

@@ -15,8 +15,9 @@ from daemon_fakes import until, within
 
 from looseleaf.errors import LooseLeafError, Timeout, Unavailable
 from looseleaf.services.worker_daemon import zygote as zygote_module
-from looseleaf.services.worker_daemon.reaper import Reaper, become_subreaper
+from looseleaf.services.worker_daemon.reaper import Reaper
 from looseleaf.services.worker_daemon.zygote import Zygote, ZygoteSettings
+from looseleaf.subreaper import become_subreaper
 
 NewZygote = Callable[..., Awaitable[Zygote]]
 
