@@ -186,19 +186,33 @@ def quiet_kernels() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def cluster_env() -> dict[str, str]:
-    """Variables with which a module's cluster starts; a module may have a fixture of this name of its own."""
+    """Variables with which a module's own cluster starts; a module may have a fixture of this name of its own."""
     return {}
 
 
+@pytest.fixture(scope="session")
+def common_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """One host with one virtual GPU, for all modules that do nothing to it but run notebooks."""
+    with running_cluster(tmp_path_factory.mktemp("cluster"), gpus=1) as found:
+        yield found
+
+
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory, cluster_env: dict[str, str]) -> Iterator[LocalCluster]:
-    """One host with one virtual GPU; after it no process of the cluster is left."""
+def own_cluster(tmp_path_factory: pytest.TempPathFactory, cluster_env: dict[str, str]) -> Iterator[LocalCluster]:
+    """As `common_cluster`, for one module. After it no process of the cluster is left."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in cluster_env.items():
             patch.setenv(name, value)
         running = running_cluster(tmp_path_factory.mktemp("cluster"), gpus=1)
     with running as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest, cluster_env: dict[str, str]) -> LocalCluster:
+    """The module's cluster; a module may have a fixture of this name of its own."""
+    found: LocalCluster = request.getfixturevalue("own_cluster" if cluster_env else "common_cluster")
+    return found
 
 
 class running_cluster:  # noqa: N801 - used as a function

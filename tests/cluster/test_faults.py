@@ -24,6 +24,12 @@ from looseleaf.v1.scheduler_pb2_grpc import SchedulerServiceStub
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
+
+@pytest.fixture(scope="module")
+def cluster(own_cluster: LocalCluster) -> LocalCluster:
+    """Nobody else's: parts of it are killed."""
+    return own_cluster
+
 NewNotebook = Callable[..., Any]
 
 

@@ -18,7 +18,7 @@ DURABLE_LIMIT_S = 30.0
 
 
 @pytest.fixture(scope="module")
-def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Two hosts with one virtual GPU each."""
     with LocalCluster.start(
         data=tmp_path_factory.mktemp("hosts") / "d", device="emulated", gpus=1, hosts=2, emulated_delays=False
@@ -27,10 +27,10 @@ def two_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster
 
 
 def test_cell_runs_on_the_other_host_when_its_own_gpu_is_busy(
-    two_hosts: LocalCluster, new_notebook: Callable[..., Any], tmp_path: Path
+    cluster: LocalCluster, new_notebook: Callable[..., Any], tmp_path: Path
 ) -> None:
     gate = tmp_path / "gate"
-    one, two = (new_notebook(endpoint=two_hosts.kernel_socket("h0")) for _ in range(2))
+    one, two = (new_notebook() for _ in range(2))
     for notebook in (one, two):
         notebook.ok("import torch\nbig = torch.arange(3_000_000, dtype=torch.float32)")
     hold = f"while not os.path.exists({str(gate)!r}):\n    time.sleep(0.01)"
@@ -53,16 +53,16 @@ def test_cell_runs_on_the_other_host_when_its_own_gpu_is_busy(
 
 
 def test_lost_host_costs_its_session_nothing_that_was_durable(
-    two_hosts: LocalCluster, new_notebook: Callable[..., Any]
+    cluster: LocalCluster, new_notebook: Callable[..., Any]
 ) -> None:
-    notebook = new_notebook(endpoint=two_hosts.kernel_socket("h0"))
+    notebook = new_notebook()
     notebook.ok("import torch\nsteps = []")
     done = notebook.ok("%%gpu\nweights = torch.full((400_000,), 2.0, device='cuda')\nsteps.append('made')")
-    _wait_durable(two_hosts, done.report["version"])
+    _wait_durable(cluster, done.report["version"])
     host = f"daemon-{done.report['host']}"
-    pid = two_hosts.pid(host)
-    two_hosts.kill(host)
-    two_hosts.wait_serving(host, other_than=pid)
+    pid = cluster.pid(host)
+    cluster.kill(host)
+    cluster.wait_serving(host, other_than=pid)
     assert notebook.ok("%%gpu\nsteps.append('used')\nweights.sum().item()").value == "800000.0"
     assert notebook.ok("steps").value == "['made', 'used']"
 

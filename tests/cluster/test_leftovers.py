@@ -23,7 +23,7 @@ LEAVE = (
 
 
 @pytest.fixture(scope="module")
-def short_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One virtual GPU, held for what cells leave for `KEEP_S`."""
     cluster = LocalCluster.start(
         data=tmp_path_factory.mktemp("left") / "d", device="emulated", gpus=1, emulated_delays=False,
@@ -34,8 +34,8 @@ def short_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClu
 
 
 @pytest.fixture
-def new(new_notebook: Callable[..., Any], short_cluster: LocalCluster) -> Callable[[], Any]:
-    return lambda: new_notebook(short_cluster.kernel_socket("h0"))
+def new(new_notebook: Callable[..., Any]) -> Callable[[], Any]:
+    return new_notebook
 
 
 def gpu(notebook: Any, code: str) -> tuple[str, Any]:

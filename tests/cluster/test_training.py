@@ -82,7 +82,7 @@ print(json.dumps(digest()))
 
 
 @pytest.fixture(scope="module")
-def cold_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A cluster that keeps no warm worker, so that each GPU cell runs in a process of its own."""
     with LocalCluster.start(
         data=tmp_path_factory.mktemp("cold") / "d", device="emulated", gpus=1, emulated_delays=False, keep_warm_s=0.0
@@ -105,9 +105,9 @@ def _in_one_process(cells: list[str]) -> dict[str, Any]:
 
 
 def test_training_over_workers_equals_training_in_one_process(
-    cold_cluster: LocalCluster, new_notebook: Callable[..., Any], tmp_path: Path
+    new_notebook: Callable[..., Any], tmp_path: Path
 ) -> None:
-    notebook = new_notebook(endpoint=cold_cluster.kernel_socket("h0"))
+    notebook = new_notebook()
     notebook.ok(SETUP + "device = 'cuda' if torch.cuda.is_available() else 'cpu'\n")
     workers = [notebook.ok("%%gpu\n" + BUILD).report["worker"], notebook.ok("%%gpu\n" + TRAIN).report["worker"]]
     edited = notebook.ok("%%cpu\n" + EDIT)

@@ -79,7 +79,7 @@ SAME = [
 
 
 @pytest.fixture(scope="module")
-def cold_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """A cluster that keeps no warm worker, so that each GPU cell runs in a process of its own."""
     with LocalCluster.start(
         data=tmp_path_factory.mktemp("cold") / "d", device="emulated", gpus=1, emulated_delays=False, keep_warm_s=0.0
@@ -114,8 +114,8 @@ class Copies:
 
 
 @pytest.fixture
-def copies(cold_cluster: LocalCluster, new_notebook: Callable[..., Any]) -> Copies:
-    return Copies(new_notebook(endpoint=cold_cluster.kernel_socket("h0")))
+def copies(new_notebook: Callable[..., Any]) -> Copies:
+    return Copies(new_notebook())
 
 
 def test_worker_sees_what_the_kernel_changed(copies: Copies) -> None:

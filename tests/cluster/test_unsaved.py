@@ -33,7 +33,7 @@ BATCHES = [
 
 
 @pytest.fixture(scope="module")
-def short_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """Two hosts with a virtual GPU each; a worker is kept for `KEEP_S`, longer than any other idle one."""
     cluster = LocalCluster.start(
         data=tmp_path_factory.mktemp("unsaved") / "d", device="emulated", gpus=1, hosts=2, emulated_delays=False,
@@ -44,8 +44,8 @@ def short_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalClu
 
 
 @pytest.fixture
-def new(new_notebook: Callable[..., Any], short_cluster: LocalCluster) -> Callable[[], Any]:
-    return lambda: new_notebook(short_cluster.kernel_socket("h0"))
+def new(new_notebook: Callable[..., Any]) -> Callable[[], Any]:
+    return new_notebook
 
 
 def gpu(notebook: Any, code: str) -> Any:
