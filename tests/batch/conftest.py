@@ -23,7 +23,7 @@ def make_notebook() -> Any:
     return notebook_of
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     """One host with one virtual GPU, without the times of a real attach."""
     folder = tmp_path_factory.mktemp("c")
