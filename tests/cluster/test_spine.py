@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -12,12 +13,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import typer
 from prometheus_client.parser import text_string_to_metric_families
 
 from looseleaf.cli.top import top
 from looseleaf.local.cluster import LocalCluster
+from looseleaf.local.probe import get_pool
+from looseleaf.v1 import scheduler_pb2
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
@@ -45,7 +49,10 @@ def metrics_ports() -> dict[str, int]:
 
 @pytest.fixture(scope="module")
 def cluster_env(metrics_ports: dict[str, int]) -> dict[str, str]:
-    return {f"LOOSELEAF_{name.upper()}_METRICS_PORT": str(port) for name, port in metrics_ports.items()}
+    ports = {f"LOOSELEAF_{name.upper()}_METRICS_PORT": str(port) for name, port in metrics_ports.items()}
+    # As far as preparations can go; the clusters of other modules go as far as the default.
+    far = {"LOOSELEAF_SCHEDULER_PREPARE_UP_TO": "device_ready", "LOOSELEAF_SCHEDULER_SPECULATION_EXPIRY_S": "600"}
+    return {**ports, **far}
 
 
 def figures(ports: dict[str, int]) -> dict[str, float]:
@@ -125,6 +132,42 @@ def test_prepared_cell_starts_on_a_prepared_worker(notebook: Any) -> None:
     assert outcome.report["path"] == "prepared", outcome.report
     assert outcome.report["worker_id"] == prepared["worker_id"]
     assert outcome.value == "600000.0"
+
+
+def test_data_lie_on_the_gpu_before_run_until_another_notebooks_run_needs_it(
+    cluster: LocalCluster, shared: Any, notebook: Any
+) -> None:
+    def prepared_on_device(notebook: Any, text: str) -> Any:
+        deadline_s = time.monotonic() + CELL_LIMIT_S
+        # A cell's reply comes before the scheduler has heard that its GPU is free.
+        while any(host.leases for host in pool_now().hosts):
+            assert time.monotonic() < deadline_s
+        worker_id = notebook.prepare(text)["worker_id"]
+        pool = pool_now()
+        [worker] = [each for host in pool.hosts for each in host.workers if each.worker_id == worker_id]
+        assert (worker.stage, list(worker.gpu_indices)) == (scheduler_pb2.WORKER_STAGE_DEVICE_READY, [0]), worker
+        return worker
+
+    def pool_now() -> Any:
+        return asyncio.run(get_pool(cluster.address("scheduler")))
+
+    one, two = shared, notebook
+    for each in (one, two):
+        each.ok("import torch")
+        each.ok("held = torch.full((300_000,), 2.0, device='cuda')")
+    for each in (one, two):
+        each.ok("%looseleaf release")
+    code = "(held + 1).sum().item()"
+    ready = prepared_on_device(one, code)
+    outcome = one.ok(code)
+    assert (outcome.value, outcome.report["path"], outcome.report["worker"]) == ("900000.0", "prepared", ready.pid)
+    # The first one's worker has done its work and makes way for an edit, which in turn makes way for any Run.
+    given_up = prepared_on_device(two, code)
+    assert one.ok("(held - 1).sum().item()").value == "300000.0"
+    assert not psutil.pid_exists(given_up.pid)
+    assert two.ok(code).value == "900000.0"
+    spent = pool_now().speculation
+    assert spent.on_device >= 2 and spent.on_device > spent.on_device_used >= 1
 
 
 def test_prepare_changes_nothing_a_person_can_see(shared: Any) -> None:
