@@ -23,7 +23,7 @@ from tests.cluster.conftest import Notebook, running_cluster
 from tests.faults.held_cell import LIMIT_S, until
 from tests.faults.links import Links
 
-CALL_S = 10.0
+CALL_S = 30.0
 # h0 has the kernels and no GPU, so that the hosts of cells can be lost without them.
 GPU_HOSTS = ("h1", "h2")
 GPU_MEMORY_BYTES = 64 << 20
@@ -179,6 +179,10 @@ class Pool:
                 return await call(StoreClient(channel))
 
         return asyncio.run(ask())
+
+    def logged(self, service: str, word: str) -> int:
+        """How often the service has logged that."""
+        return Path(self.cluster.record.services[service].log).read_text().count(word)
 
     def head(self, session_id: str) -> Any:
         """The session as the store has it."""

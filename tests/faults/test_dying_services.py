@@ -34,6 +34,29 @@ def test_scheduler_killed_while_idle_loses_no_worker(pool: Pool, one: Notebook) 
     assert one.ok("kept").value == "[1, 2]"
 
 
+def test_scheduler_that_stands_still_holds_up_no_running_cell_and_loses_no_host(
+    pool: Pool, one: Notebook, tmp_path: Path
+) -> None:
+    one.ok("%%gpu\nkept = [1]")
+    cell = HeldCell(tmp_path, then="kept.append(2)")
+    message = one.start(cell.code)
+    cell.until_started()
+    [lease] = pool.leases()
+    daemon = f"daemon-{lease.host.host_id}"
+    failed = pool.logged(daemon, "heartbeat_failed")
+    pool.cluster.pause("scheduler")
+    try:
+        cell.end()
+        outcome = one.finish(message)
+        until(lambda: pool.logged(daemon, "heartbeat_failed") > failed, "the scheduler answers")
+    finally:
+        pool.cluster.resume("scheduler")
+    assert (outcome.status, cell.starts) == ("ok", 1), outcome
+    pool.until_unused()
+    after = one.ok("%%gpu\nkept")
+    assert after.value == "[1, 2]" and after.report["worker"] == outcome.report["worker"]
+
+
 @pytest.mark.parametrize("place", ["grant", "granted"])
 def test_scheduler_that_dies_around_its_order_starts_the_cell_once(
     pool: Pool, one: Notebook, tmp_path: Path, place: str
@@ -216,7 +239,7 @@ def test_full_disk_of_the_store_holds_up_the_save_its_worker_and_its_gpu(
     host, before = lease.host.host_id, pool.head(lease.session_id).version
     pool.fill_disk()
     cell.end()
-    until(lambda: "save_held_up" in pool.cluster.log_tail(f"daemon-{host}", 100), "the save was not held up")
+    until(lambda: pool.logged(f"daemon-{host}", "save_held_up"), "the save was not held up")
     [worker] = [worker for worker in pool.host(host).workers if worker.execution_id == lease.execution_id]
     assert worker.stage == scheduler_pb2.WORKER_STAGE_SAVING
     order = pb.EvictWorkerRequest(request_id="e2", worker_id=worker.worker_id, epoch=lease.epoch)
