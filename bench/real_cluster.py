@@ -20,6 +20,7 @@ import json
 import math
 import os
 import random
+import shutil
 import sys
 import tempfile
 import time
@@ -298,6 +299,7 @@ def main(argv: Sequence[str] | None = None) -> Figures:
     parser.add_argument("--pace", type=float, default=1.0, help="factor on the times that people take")
     parser.add_argument("--files", type=Path, nargs="*", help="notebooks to play in turn, instead of those made")
     parser.add_argument("--folder", type=Path, default=Path.cwd(), help="where notebooks run")
+    parser.add_argument("--keep", type=Path, help="folder for the run log and the report, as for `looseleaf simulate`")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
@@ -308,6 +310,8 @@ def main(argv: Sequence[str] | None = None) -> Figures:
         write_report(played, report)
         if log.exists():
             figures.replay = replay(log, report, options.hosts, options.gpus, figures.totals["gpu_s_held"])
+        if options.keep is not None:
+            shutil.copytree(folder, options.keep, ignore=shutil.ignore_patterns("d"), dirs_exist_ok=True)
     print("\n".join(lines(figures)))
     if options.json is not None:
         import machine

@@ -53,7 +53,9 @@ def test_small_run_of_the_whole_is_played_replayed_and_told(
         monkeypatch.setenv(name, os.environ.get(name, ""))
     monkeypatch.setenv("LOOSELEAF_DAEMON_BASE_IMPORTS", '["torch"]')
     arguments = ["--notebooks", "2", "--hosts", "1", "--cells", "2", "--pace", "0.1", "--folder", str(tmp_path)]
-    figures = real_cluster.main([*arguments, "--json", str(tmp_path / "figures.json")])
+    kept = str(tmp_path / "kept")
+    figures = real_cluster.main([*arguments, "--json", str(tmp_path / "figures.json"), "--keep", kept])
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["report.json", "runs.jsonl"]
     assert figures.failures == [] and figures.totals["gpu_cells"] == 4
     assert figures.totals["gpu_s_held"] > 0 and figures.pinned_s > 0
     assert figures.replay is not None and figures.replay.cells == figures.replay.simulated_cells == 4
