@@ -34,10 +34,10 @@ import nbformat.v4 as nbf
 
 from looseleaf.batch.report import CellRecord, NotebookReport, report_of, totals_of
 from looseleaf.batch.run import BatchResult, Outcome, run_notebook_async
+from looseleaf.config import SchedulerConfig
 from looseleaf.errors import InvalidArgument
 from looseleaf.local.cluster import LocalCluster
 from looseleaf.local.probe import get_pool
-from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.sim.calibration import calibrated
 from looseleaf.sim.ledger import GpuState
 from looseleaf.sim.model import load_model
@@ -242,7 +242,7 @@ def replay(log: Path, report: Path, hosts: int, gpus: int, held_s: float) -> Com
     # Time for waits that the cluster did not have, and for the gap before the first cell.
     hours = (2 * span_s + 600.0) / 3600
     # Hosts that are neither started nor ended, and what the service itself can do before Run.
-    limits = {"hosts_min": hosts, "hosts_max": hosts, "prepare_stage_max": Limits().prepare_stage_max.name}
+    limits = {"hosts_min": hosts, "hosts_max": hosts, "prepare_stage_max": SchedulerConfig().prepare_up_to}
     model = model.changed(hours=hours, limits=limits)
     workload = replace(model.workload, warmup_hours=0.0, arrival_s=1.0)
     model = replace(model, hosts=replace(model.hosts, gpus=gpus), workload=workload)
