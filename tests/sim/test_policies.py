@@ -5,9 +5,7 @@ A failing seed is repeated by `looseleaf simulate --policy POLICY --sessions N -
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
@@ -163,14 +161,17 @@ def test_naive_starts_nothing_within_a_second(short: Model) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_cells_of_several_gpus_are_served(policy: str) -> None:
-    """On hosts that are alike: which kind of host is powered on is nobody's choice yet."""
-    model = load_model("hetero").changed(hours=0.8)
-    model = replace(model, hosts=replace(model.hosts, memory_gib=(80.0,)))
-    world = world_of(model, policy, 40)
+def test_cells_that_need_large_or_many_gpus_are_served_on_unlike_hosts(policy: str) -> None:
+    """Also where demand alone has enough GPUs: a host of the right kind is started, or a whole one for a gang."""
+    model = load_model("hetero").changed(hours=2.0)
+    world = world_of(model, policy, 8)
     sizes = {session.stream.gpus for session in world.sessions}
+    assert sizes == {1, 2, 8} and len(set(model.hosts.memory_gib)) > 1
     world.run()
-    assert len(sizes) > 1
+    assert world.refusals == 0
     waiting_s = [world.end_s - s.waits_since_s for s in world.sessions if s.waits_since_s is not None]
-    assert max(waiting_s, default=0.0) < 1500.0
-    assert world.refusals == 0 and math.isfinite(sum(world.starts_s))
+    # Naive prepares for 304 s at most, which counts as waiting here; a recomputation of Modal's has a long tail.
+    assert max(waiting_s, default=0.0) < (model.modal.recompute_max_s if policy == "modal" else 320.0)
+    if policy == "looseleaf":
+        # A boot and a look at the pool each way.
+        assert max(world.starts_s) < 2 * model.hosts.boot_s
