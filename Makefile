@@ -10,6 +10,9 @@ JOBS ?= 2
 # Of tests that mostly wait for other processes one more at a time keeps the machine busy.
 WAITING_JOBS ?= $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 1))
 
+# A comparison that takes so long shows where every thread is.
+STANDS_STILL_S := 150
+
 SETUP_STAMP := $(VENV)/.set-up
 BUILT_STAMP := $(VENV)/.built
 GOLDEN_STAMP := $(VENV)/.set-up-golden
@@ -103,7 +106,7 @@ $(GOLDEN_STAMP): $(SETUP_STAMP) pyproject.toml constraints.txt
 	@touch $@
 
 golden: golden-setup  ## compare notebooks cell by cell with an ordinary kernel; writes out/golden.json
-	$(PYTEST) tests/golden -m "not gpu" -n $(WAITING_JOBS) --dist worksteal
+	$(PYTEST) tests/golden -m "not gpu" -n $(WAITING_JOBS) --dist worksteal -o faulthandler_timeout=$(STANDS_STILL_S)
 
 golden-setup: setup $(GOLDEN_STAMP)
 
