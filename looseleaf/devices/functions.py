@@ -114,7 +114,7 @@ def draws(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     return True
 
 
-def property_getters() -> list[Any]:
+def _property_getters() -> list[Any]:
     """The `__get__` of each property that C++ gives Tensor, as modes receive it."""
     base = torch._C.TensorBase
     getters = []
@@ -128,6 +128,9 @@ def property_getters() -> list[Any]:
             getters.append(attribute.__get__)
     return getters
 
+
+# Looked for once, by a zygote for all its workers: it touches each of torch's functions.
+PROPERTY_GETTERS = tuple(_property_getters())
 
 _TENSOR_AND_TORCH = (torch.Tensor, torch)
 _ALL = (torch.Tensor, torch, _F, _VF, torch._C._nn, torch.special, torch.linalg)

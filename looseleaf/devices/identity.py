@@ -47,7 +47,7 @@ class Identity:
 
     def handlers(self) -> dict[Any, Handler]:
         """By torch function."""
-        table: dict[Any, Handler] = dict.fromkeys(functions.property_getters(), passthrough)
+        table: dict[Any, Handler] = dict.fromkeys(functions.PROPERTY_GETTERS, passthrough)
         table.update(dict.fromkeys(functions.METADATA, passthrough))
         table.update(dict.fromkeys(functions.VIEWS, self.view))
         table[torch.Tensor.data.__set__] = passthrough

@@ -116,6 +116,8 @@ class WorkerRuntime:
                 raise unknown_message(request)
             # Imports outside cells find `get_ipython` and the like as those of a cell do.
             with self._shell.builtin_trap:
+                # It came by the connection to the daemon that there is.
+                self._saver.follow_link()
                 reply = handler(request)
         except Exception as error:
             if not isinstance(error, LooseLeafError):
@@ -297,11 +299,17 @@ class _DaemonLog(logging.StreamHandler[Any]):
         """A daemon that is gone reads no log; by default a traceback would go to the person's stderr."""
 
 
+def worker_logger() -> logging.Logger:
+    """Our own logger as workers have it, without a place to write to."""
+    logger = logging.getLogger("looseleaf")
+    if logger.level != logging.WARNING:
+        logger.setLevel(logging.WARNING)
+    logger.propagate = False
+    return logger
+
+
 def _log_to(fd: int) -> None:
     """Our own log goes to the daemon's stderr: fd 2 is the person's output from now on."""
-    logger = logging.getLogger("looseleaf")
     handler = _DaemonLog(os.fdopen(fd, "w", buffering=1, closefd=False))
     handler.setFormatter(LogFormat())
-    logger.addHandler(handler)
-    logger.setLevel(logging.WARNING)
-    logger.propagate = False
+    worker_logger().addHandler(handler)

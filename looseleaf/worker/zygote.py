@@ -24,6 +24,7 @@ from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed
 from looseleaf.protocol import fields
 from looseleaf.protocol.control import ControlSocket
 from looseleaf.protocol.frames import PROTOCOL_VERSION, Message, close_fds
+from looseleaf.worker.huge_pages import use_huge_pages
 from looseleaf.worker.isolation import IMPORT_LIMIT_S, end_after, isolate_zygote, set_title, undo_imports
 from looseleaf.worker.probe import become_probe
 from looseleaf.worker.probe_checks import thread_count
@@ -86,11 +87,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     BASELINE.begin()
     gc.collect()
     gc.freeze()
+    huge_pages = use_huge_pages()
     control.send({
         "t": "READY", "v": PROTOCOL_VERSION, "imports": imported, "failed": failed, "threads": thread_count(),
         "pid": os.getpid(), "environment_id": environment_id, "interpreter": environment.interpreter,
         "site_dirs": list(environment.site_dirs), "modules": known_modules(),
-        "private_bytes": memory_bytes()["private_bytes"],
+        "private_bytes": memory_bytes()["private_bytes"], "huge_pages": huge_pages,
     })
     Zygote(control, inherited, environment).serve()
     return 0
@@ -115,7 +117,10 @@ def inheritance(
 ) -> Inheritance:
     """What this process hands on, once it has a title and its devices."""
     from looseleaf.worker.child import Inheritance, install_devices
+    from looseleaf.worker.runtime import worker_logger
 
+    # Here once: it is written into each logger of every package.
+    worker_logger()
     inherited = Inheritance(shell, streams, imports, loaded_thread_libraries(), environment_id)
     install_devices("zygote")
     set_title("ll-zygote")
