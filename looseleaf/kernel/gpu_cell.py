@@ -84,7 +84,7 @@ class GpuCell:
         self._heard = 0
         # What a daemon that was lost may not have passed on: the last answer, an interrupt.
         self._last_answer: dict[str, Any] | None = None
-        self._interrupt_unsent = False
+        self._unsent_interrupt: dict[str, Any] | None = None
         self._execution_id = fields.text(body, "execution_id")
         # In order of arrival; None is the end.
         self._waiting: deque[Message | None] = deque()
@@ -196,9 +196,9 @@ class GpuCell:
         if self._last_answer is not None:
             # The worker drops it if it has had it.
             self._tell("input_reply", self._last_answer)
-        if self._interrupt_unsent:
-            self._interrupt_unsent = False
-            self._tell("interrupt", {"execution_id": self._execution_id, "kill": False})
+        if (interrupt := self._unsent_interrupt) is not None:
+            self._unsent_interrupt = None
+            self._tell("interrupt", interrupt)
 
     def rest(self) -> list[Message]:
         """Events that came behind the cell's outcome: of what it left running. It takes no more of them."""
@@ -313,8 +313,11 @@ class GpuCell:
         self._interrupts += 1
         if self._interrupts == 1:
             self._loop.call_soon_threadsafe(self._remind_later)
-        self._interrupt_unsent = self._link.error is not None
-        self._tell("interrupt", {"execution_id": self._execution_id, "kill": kill})
+        body = {"execution_id": self._execution_id, "kill": kill}
+        if self._link.error is not None:
+            # The last one is the strongest.
+            self._unsent_interrupt = body
+        self._tell("interrupt", body)
 
     @property
     def impatient(self) -> bool:

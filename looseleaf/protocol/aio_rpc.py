@@ -55,6 +55,11 @@ class AsyncLink:
         self._tasks: set[asyncio.Task[None]] = set()
         self._error: LooseLeafError | None = None
 
+    @property
+    def error(self) -> LooseLeafError | None:
+        """Why the connection has ended, or None while it lives."""
+        return self._error
+
     async def serve(self) -> LooseLeafError:
         """Reads until the connection ends and returns why. Raises only CancelledError.
 

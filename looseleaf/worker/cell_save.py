@@ -33,21 +33,29 @@ class CellSaver:
         """The reply of `run`. A daemon that goes meanwhile has the next one begin anew. Raises the save's error."""
         again = False
         while True:
-            self._follow_link()
+            self.follow_link()
             try:
-                return self._save(execution_id, source, cell_id, left=left)
+                return self._save_or_follow(execution_id, source, cell_id, left=left, again=again)
             except Unavailable as error:
                 if error.reason != "PEER_CLOSED":
                     raise
                 self._link.renewed(self._linked)
                 again = True
-            except Conflict:
-                # The last daemon's commit may have come through, and only its answer not.
-                if not again or (version := self._state.follow_own(execution_id)) is None:
-                    raise
-                return self._reply(SaveReport(version), time.monotonic())
 
-    def _follow_link(self) -> None:
+    def _save_or_follow(
+        self, execution_id: ExecutionId, source: str, cell_id: str, *, left: bool, again: bool
+    ) -> Message:
+        try:
+            return self._save(execution_id, source, cell_id, left=left)
+        except Conflict:
+            # The last daemon's commit may have come through, and only its answer not.
+            if not again or (version := self._state.follow_own(execution_id)) is None:
+                raise
+        unsaved = self._state.tracker.manifest.unsaved
+        return self._reply(SaveReport(version, unsaved=unsaved), time.monotonic())
+
+    def follow_link(self) -> None:
+        """The session's state goes by the connection to the daemon that there is."""
         if self._linked is not self._link.current:
             # The ring and the arena of a daemon that is gone are of no use to the next one.
             self._io.close()

@@ -189,6 +189,8 @@ class LastingLink:
 
     def _welcomed(self, run: _Run) -> ThreadedLink | None:
         """A connection to a daemon that goes on with the cell; None if there is none now."""
+        # What one asked for that went again at once is nobody's.
+        run.request_id = 0
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             sock.connect(run.socket_path)

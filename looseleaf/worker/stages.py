@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from looseleaf import devices
-from looseleaf.checkpoint.ahead import Warming
+from looseleaf.checkpoint.ahead import Ahead, Warming
 from looseleaf.checkpoint.manifest import decode_manifest
 from looseleaf.checkpoint.reports import RestoreReport
 from looseleaf.checkpoint.tracker import StateTracker
@@ -75,7 +75,8 @@ class WorkerState:
         """From now on by this connection."""
         self._io = io
         if self._tracker is not None:
-            self._tracker.io = io
+            # What was mapped ahead is no mapping of this connection's: it must not be given back there.
+            self._tracker.io, self._tracker.ahead = io, Ahead()
 
     def follow_own(self, execution_id: ExecutionId) -> Version | None:
         """Follows the version that this run has made, if it is the newest; None if it is another's."""

@@ -10,7 +10,7 @@ import msgpack
 import structlog
 
 from looseleaf.checkpoint.manifest import decode_manifest
-from looseleaf.errors import LooseLeafError, NotFound
+from looseleaf.errors import LooseLeafError, NotFound, Unavailable
 from looseleaf.ids import Epoch, ExecutionId, SessionId, Version
 from looseleaf.rpc.store_client import StoreClient
 from looseleaf.services.worker_daemon.adoption import Found
@@ -45,6 +45,8 @@ class AdoptedExecution(CellExecution):
 
     Where its worker fails, the store tells whether its changes were saved: the last daemon may have done it.
     """
+
+    adopted = True
 
     def __init__(
         self,
@@ -113,15 +115,11 @@ async def adopt(
     run, lease, journal = found.run, found.run.lease, host.journal
     assert journal is not None
     host.leases.adopt(lease)
-    log_reader, log_writer = os.pipe2(os.O_CLOEXEC)
     try:
-        await found.welcome(log_writer)
+        log_reader = await _welcome(found)
     except BaseException:
-        os.close(log_reader)
         host.leases.release(lease.lease_id)
         raise
-    finally:
-        os.close(log_writer)
     try:
         journal.open(replace(run, lives=run.lives + 1))
     except OSError as error:
@@ -141,3 +139,19 @@ async def adopt(
         run, worker, found.started_s, host.pool, host.reporter, host.facts,
         lambda: host.leases.finish(lease.lease_id), journal,
     )  # fmt: skip
+
+
+async def _welcome(found: Found) -> int:
+    """Where the worker's log is read from. Raises Unavailable `PEER_CLOSED`, or `FORK_FAILED` without descriptors."""
+    try:
+        log_reader, log_writer = os.pipe2(os.O_CLOEXEC)
+    except OSError as error:
+        raise Unavailable("FORK_FAILED", f"no pipe for a worker's log: {error.strerror}") from error
+    try:
+        await found.welcome(log_writer)
+    except BaseException:
+        os.close(log_reader)
+        raise
+    finally:
+        os.close(log_writer)
+    return log_reader

@@ -22,6 +22,7 @@ class AdoptedProcess:
         self.ticks = process_ticks(pid)
         loop = asyncio.get_running_loop()
         self._ended: asyncio.Future[int | None] = loop.create_future()
+        self._killed = False
         loop.add_reader(self._fd, self._end)
 
     def _end(self) -> None:
@@ -31,10 +32,10 @@ class AdoptedProcess:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._pid, signal.SIGKILL)
         if not self._ended.done():
-            self._ended.set_result(None)
+            self._ended.set_result(-signal.SIGKILL if self._killed else None)
 
     def exit_status(self, _pid: int) -> asyncio.Future[int | None]:
-        """Resolves to None when it has ended: only its parent learns how."""
+        """Resolves to None when it has ended, since only its parent learns how, unless it was killed from here."""
         return self._ended
 
     def peak_bytes(self, _pid: int) -> int:
@@ -46,6 +47,7 @@ class AdoptedProcess:
         if self._fd >= 0:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._fd, number)
+                self._killed = self._killed or number is signal.SIGKILL
 
     def close(self) -> None:
         """Ends the watch. Idempotent."""

@@ -14,7 +14,7 @@ from typing import Final
 
 import structlog
 
-from looseleaf.errors import InvalidArgument, LooseLeafError
+from looseleaf.errors import InvalidArgument, LooseLeafError, Timeout, Unavailable
 from looseleaf.ids import SessionId
 from looseleaf.protocol import fields
 from looseleaf.protocol.aio import AsyncChannel
@@ -33,6 +33,7 @@ ADOPT_S: Final = 30.0
 HELLO_S: Final = 10.0
 ENDED_S: Final = 10.0
 ACCEPT_RETRY_S: Final = 0.5
+RETRY_S: Final = 0.5
 _BACKLOG: Final = 64
 _CREDENTIALS: Final = struct.Struct("3i")
 
@@ -88,7 +89,7 @@ class Adoption:
             else:
                 log.info("worker_not_adopted", worker=run.worker_id, execution=run.lease.execution_id, why="ENDED")
                 self._journal.close(run.lease.execution_id)
-        if self._waiting:
+        if self._waiting and self._journal.socket_path:
             self._limit_s = time.monotonic() + ADOPT_S
             self._listen()
 
@@ -140,6 +141,9 @@ class Adoption:
             if not known or waiting.came.done():
                 raise InvalidArgument("FIELD_MALFORMED", "these are not the first words of a worker that is awaited")
             fields.integer(message, "id", minimum=1)
+            began_s = message.get("started_s")
+            if began_s is not None and not 0 <= fields.number(message, "started_s") <= time.monotonic():
+                raise InvalidArgument("FIELD_MALFORMED", "its cell began at no such time")
         except (LooseLeafError, TimeoutError) as error:
             log.warning("worker_not_heard", worker=waiting.run.worker_id, error=str(error))
             channel.close()
@@ -158,7 +162,7 @@ class Adoption:
         self, waiting: Waiting, head_of: Callable[[SessionId], Awaitable[SessionHead | None]]
     ) -> Found | None:
         run = waiting.run
-        why = refusal(run, await head_of(run.lease.session_id), self._journal.socket_path)
+        why = await self._refusal(run, head_of)
         if not why:
             exited = waiting.process.exit_status(run.pid)
             ends: Iterable[asyncio.Future[object]] = {waiting.came, exited}  # type: ignore[arg-type]
@@ -167,13 +171,25 @@ class Adoption:
             why = "" if waiting.came.done() else "ENDED" if exited.done() else "SILENT"
         if not why:
             channel, hello = waiting.came.result()
-            began_s = hello.get("started_s")
-            started_s = None if began_s is None else fields.number(hello, "started_s", 0.0)
-            return Found(run, waiting.process, channel, hello["id"], started_s)
+            return Found(run, waiting.process, channel, hello["id"], hello.get("started_s"))
         await self.give_up(waiting.run, waiting.process, why)
         if waiting.came.done():
             waiting.came.result()[0].close()
         return None
+
+    async def _refusal(
+        self, run: OpenRun, head_of: Callable[[SessionId], Awaitable[SessionHead | None]]
+    ) -> str:
+        """As `refusal`. One session that cannot be read must not keep the others' host from starting."""
+        while True:
+            try:
+                return refusal(run, await head_of(run.lease.session_id), self._journal.socket_path)
+            except (Unavailable, Timeout) as error:
+                if time.monotonic() >= self._limit_s:
+                    return error.reason
+            except LooseLeafError as error:
+                return error.reason
+            await asyncio.sleep(RETRY_S)
 
     async def give_up(self, run: OpenRun, process: AdoptedProcess, why: str) -> None:
         """Ends a worker that may not go on; what it has not committed is lost."""

@@ -71,6 +71,7 @@ class Clients:
         host_id: HostId,
         evict_session: Callable[[SessionId], Awaitable[int]],
         addresses: Callable[[Collection[str]], Awaitable[dict[str, str]]],
+        own_address: str = "",
     ) -> None:
         self.store = store
         self._frontend: Any = FrontendServiceStub(frontend)
@@ -78,6 +79,7 @@ class Clients:
         self._host_id = host_id
         self._evict_session = evict_session
         self._addresses = addresses
+        self._own_address = own_address
         self._evictions: set[asyncio.Task[tuple[int, list[str]]]] = set()
 
     async def record_runs(self, session_id: SessionId, runs: list[Any]) -> int:
@@ -128,6 +130,8 @@ class Clients:
 
     async def address(self, host_id: str) -> str:
         """See RelayClients."""
+        if host_id == self._host_id and self._own_address:
+            return self._own_address
         return (await self._addresses([host_id])).get(host_id, "")
 
     async def evict_workers(self, session_id: SessionId) -> tuple[int, list[str]]:

@@ -7,7 +7,7 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import msgpack
 import structlog
@@ -64,6 +64,9 @@ class CellExecution:
     what state is valid. What the cell left running keeps the lease for a while after `saved` (LeftHold). `finish_lease`
     is called when the GPUs are free. In `journal` the host's next daemon finds the cell if this one is lost meanwhile.
     """
+
+    # It began under an earlier daemon.
+    adopted: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -224,7 +227,7 @@ class CellExecution:
 
     def _open_run(self, worker: WorkerProcess) -> str:
         """Where the worker finds the host's next daemon if this one is lost; empty if it would not find the cell."""
-        if self._journal is None:
+        if self._journal is None or not self._journal.socket_path:
             return ""
         facts, times = worker.facts, self._times
         ticks = process_ticks(facts.pid)

@@ -59,6 +59,8 @@ class KernelEndpoint:
         self._host = host
         self._kernels_max = kernels_max
         self._pool_gpu = pool_gpu
+        # Called when a kernel takes a session over, with the epoch that fences its earlier owners.
+        self.on_owner: Callable[[SessionId, Epoch], None] = lambda _session, _epoch: None
         self._sock: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
         self._connections: set[KernelConnection] = set()
@@ -103,7 +105,7 @@ class KernelEndpoint:
             raise
         owner = StateOwner()
         requests = self._new_requests(owner)
-        connection = KernelConnection(sock, owner, requests, self._clients, self._host, self._pool_gpu)
+        connection = KernelConnection(sock, owner, requests, self._clients, self._host, self._pool_gpu, self.on_owner)
         self._connections.add(connection)
         self._peers.add(peer)
         task = asyncio.create_task(self._serve(connection, requests, peer))
@@ -151,7 +153,9 @@ class KernelConnection:
         clients: RelayClients,
         host: Body,
         pool_gpu: PoolGpu | None = None,
+        on_owner: Callable[[SessionId, Epoch], None] = lambda _session, _epoch: None,
     ) -> None:
+        self._on_owner = on_owner
         self._owner = owner
         self._clients = clients
         self._host = host
@@ -206,6 +210,7 @@ class KernelConnection:
         self._owner.title = fields.text(body, "title", "")
         head = await self._open(session_id, body)
         self._owner.session_id, self._owner.epoch = session_id, Epoch(head.epoch)
+        self._on_owner(session_id, self._owner.epoch)
         log.info("kernel_joined", session=session_id, epoch=head.epoch, version=head.version)
         gpu = await self._pool_gpu() if self._pool_gpu is not None else None
         return Reply(
@@ -305,6 +310,7 @@ class KernelConnection:
             self._session(), create=False, raise_epoch=True, title=self._owner.title
         )
         self._owner.epoch = Epoch(head.epoch)
+        self._on_owner(self._session(), self._owner.epoch)
         return Reply({"epoch": head.epoch, "version": head.version})
 
     async def _evict_workers(self, _body: Body, _fds: list[int]) -> Reply:

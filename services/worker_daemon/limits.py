@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pwd
+import stat
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import structlog
 
@@ -45,6 +47,22 @@ class WorkerUser:
         return cls(row.pw_uid, row.pw_gid, groups, row.pw_dir, row.pw_name)
 
 
+    def may_enter(self, folder: Path) -> bool:
+        """Whether it may use what lies in `folder`, by the rights of all folders down to it."""
+        return all(self._may_pass(each) for each in (folder.absolute(), *folder.absolute().parents))
+
+    def _may_pass(self, folder: Path) -> bool:
+        try:
+            found = folder.stat()
+        except OSError:
+            return False
+        if found.st_uid == self.uid:
+            return bool(found.st_mode & stat.S_IXUSR)
+        if found.st_gid in (self.gid, *self.groups):
+            return bool(found.st_mode & stat.S_IXGRP)
+        return bool(found.st_mode & stat.S_IXOTH)
+
+
 @dataclass(frozen=True)
 class Confined:
     """One worker's part. `env`: for its FORK."""
@@ -82,6 +100,10 @@ class Confiner:
             open_files=self.open_files, processes=self.processes, cgroup=group.processes if group is not None else "",
         )  # fmt: skip
         return Confined({CONFINEMENT_VARIABLE: wanted.text()}, group)
+
+    def confined(self, worker_id: str) -> Confined:
+        """What an earlier daemon of this host has made for a worker that lives on."""
+        return Confined({}, self.groups.find(worker_id) if self.groups is not None else None)
 
     def free(self, confined: Confined) -> None:
         """The worker has ended."""

@@ -94,6 +94,14 @@ class MemoryGroups:
         log.warning("no_memory_groups", instead="the daemon looks at the memory of its workers")
         return None
 
+    def find(self, name: str) -> MemoryGroup | None:
+        """The group that an owner of this name has made before; None if there is none."""
+        for parent, events, limit in _parents(self._root):
+            folder = parent / f"{self._prefix}{name}"
+            if (folder / limit).exists():
+                return MemoryGroup(folder, MemoryGuard(folder / events, folder / limit))
+        return None
+
     def _sweep(self, parent: Path) -> None:
         if self._swept:
             return

@@ -27,7 +27,7 @@ Body = dict[str, Any]
 
 REQUESTS_WAITING_MAX = 64
 # A host's daemon that was started anew serves after its first imports.
-REJOIN_S = 30.0
+REJOIN_S = 60.0
 REJOIN_DELAY_S = 0.5
 # How long a kernel's end waits until the cell's host has heard of it.
 LEAVE_S = 2.0
@@ -93,6 +93,9 @@ class RunRelay:
         self._life = 0
         # The cell was begun before this daemon's life: it is never started from here.
         self._follow_only = False
+        # What a host that is lost may not have passed on: the last answer, an interrupt that nothing has followed.
+        self._last_answer: pb.ExecuteRequest | None = None
+        self._last_interrupt: pb.ExecuteRequest | None = None
         self._recipe = recipe_pb2.ExecutionRecipe()
         self._saved: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
         # Follows the cell, after its save what it left running too.
@@ -212,6 +215,8 @@ class RunRelay:
                     raise _host_lost(lease) from error
                 log.info("host_lost_for_now", host=lease.host.host_id, reason=error.reason)
             await asyncio.sleep(REJOIN_DELAY_S)
+            # A daemon that was started anew may listen elsewhere.
+            lease.host.address = await self._clients.address(lease.host.host_id) or lease.host.address
 
     async def _follow(self, lease: types_pb2.Lease) -> None:
         async with aclosing(self._clients.execute(lease.host.address, self._outgoing(lease))) as responses:
@@ -236,6 +241,7 @@ class RunRelay:
         if number:
             lost = number - self._heard_event - 1 if life != self._life else 0
             self._heard_event, self._life = number, life
+            self._last_interrupt = None
             if lost > 0:
                 await self._deliver(dropped(lost, response.position))
 
@@ -259,8 +265,17 @@ class RunRelay:
                 follow_only=self._follow_only,
             )
         )
+        # Of the last connection nobody knows whether these got through; the worker knows an answer by its question.
+        for told in (self._last_answer, self._last_interrupt):
+            if told is not None:
+                yield told
         while True:
-            yield await self._requests.get()
+            request = await self._requests.get()
+            if request.HasField("input_reply"):
+                self._last_answer = request
+            elif request.HasField("interrupt"):
+                self._last_interrupt = request
+            yield request
 
     async def _deliver(self, response: pb.ExecuteResponse) -> None:
         which = response.WhichOneof("message")

@@ -109,10 +109,7 @@ class _Builder:
         eager = self.config.durability != "staged"
         self.durability = DurabilityQueue(self.store, self.regions, uploads.put, eager=eager)
         self.heartbeat.on_retiring = self.durability.hurry
-        self.journal = RunJournal(
-            Path(self.config.data) / "running" / self.host_id,
-            str(self.config.kernel_socket.with_name(f"workers-{self.host_id}.sock")),
-        )  # fmt: skip
+        self.journal = RunJournal(Path(self.config.data) / "running" / self.host_id, self._adoption_socket())
         self.adoption = Adoption(self.journal, self.confiner.user)
         self.host: Host | None = None
         # What the real GPUs of this host are, as their driver told.
@@ -164,6 +161,13 @@ class _Builder:
         requests.saves = self.saves
         requests.room_patience_s = self.config.save_timeout_s
         return requests
+
+    def _adoption_socket(self) -> str:
+        """Where workers of an earlier daemon come; empty if their user could not reach it."""
+        user = self.confiner.user
+        # No longer a name than that of the kernels' socket, which fits.
+        path = self.config.kernel_socket.with_name(f"adopt-{self.host_id}.sock")
+        return str(path) if user is None or user.may_enter(path.parent) else ""
 
     def _worker_limits(self) -> WorkerLimits:
         return WorkerLimits(self.config.prepare_timeout_s, self.config.save_timeout_s, self.confiner)
@@ -232,7 +236,10 @@ class _Builder:
 
     def _endpoint(self, pool: WorkerPool) -> KernelEndpoint:
         frontend = self.service.open_channel(self.config.frontend, peer="frontend")
-        clients = Clients(self.store, frontend, self.peers, self.host_id, pool.evict_session, self.heartbeat.addresses)
+        clients = Clients(
+            self.store, frontend, self.peers, self.host_id, pool.evict_session, self.heartbeat.addresses,
+            dialled_address(self.service.address, self.config.advertise),
+        )  # fmt: skip
         told = {
             "host_id": self.host_id,
             "device": self.config.device,
@@ -271,6 +278,7 @@ class _Builder:
         pool.start()
         for found in await self.adoption.settle(partial(head_of, self.store)):
             await self._adopt(found, servicer)
+        endpoint.on_owner = servicer.fence
         endpoint.start()
         if (user := self.confiner.user) is not None:
             # Its kernels are of the same person.

@@ -29,7 +29,7 @@ log = structlog.get_logger()
 REGIONS_PER_FETCH_MAX = 100_000
 # Other hosts' streams at once; what comes beyond waits for its turn within its deadline.
 FETCHES_MAX = 8
-# A cell that nobody listens to ends after so long: callers that come back do so within 30 s, and then give it up.
+# A cell that nobody listens to ends after so long: a caller that has only lost its connection is back in seconds.
 ABANDONED_S = 40.0
 # One that began under an earlier daemon: its kernel, which has lost its daemon too, comes back within a minute.
 ADOPTED_S = 90.0
@@ -148,6 +148,13 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
         self._follow(execution)
         execution_id = execution.lease.execution_id
         asyncio.get_running_loop().call_later(ADOPTED_S, self._end_if_abandoned, execution_id)
+
+    def fence(self, session_id: SessionId, epoch: Epoch) -> None:
+        """The session has a new owner: what an adopted cell would save is refused, so its GPU is not held for it."""
+        for execution in list(self._running.values()):
+            lease = execution.lease
+            if execution.adopted and lease.session_id == session_id and lease.epoch < epoch:
+                execution.end(Conflict("CALLER_GONE", "the notebook of this cell has given it up"))
 
     def _follow(self, execution: CellExecution) -> None:
         self._running[execution.lease.execution_id] = execution

@@ -168,7 +168,7 @@ class WorkerProcess:
         limits: WorkerLimits,
     ) -> WorkerProcess:
         """A worker that an earlier daemon forked and that has come by `channel`; its log is read from `log_fd`."""
-        worker = cls(facts, requests, process, limits, Confined({}))
+        worker = cls(facts, requests, process, limits, limits.confiner.confined(facts.worker_id))
         worker._hello.set()
         worker._connect(channel, log_fd)
         return worker
@@ -245,6 +245,9 @@ class WorkerProcess:
         except Unavailable as error:
             if error.reason != "PEER_CLOSED":
                 raise
+            if self._link.error is None:
+                # It is there, and says so of a connection of its own: it is of no use any more.
+                self.kill()
             await asyncio.shield(self.lost)
             raise self._lost_error() from error
         return reply

@@ -48,6 +48,57 @@ def next_daemon(worker: Worker, listener: socket.socket) -> dict[str, Any]:
     return hello.get(timeout=LIMIT_S)
 
 
+def test_cell_that_changes_nothing_leaves_a_worker_that_serves_the_next_daemon(
+    make_worker: Callable[..., Worker], tmp_path: Path
+) -> None:
+    worker = make_worker()
+    worker.run("import os\nkept = [1]\nother = [5]")
+    path, go = str(tmp_path / "w.sock"), tmp_path / "go"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        listener.settimeout(LIMIT_S)
+        worker.link.request_future("run", {
+            "execution_id": "x-2", "execution_count": 2, "cell_id": "c", "allow_stdin": False, "context": {},
+            "source": f"print('runs', flush=True)\nwhile not os.path.exists({str(go)!r}): pass", "reconnect": path,
+        })  # fmt: skip
+        worker.text_until("runs\n")
+        worker.link.close()
+        go.touch()
+        next_daemon(worker, listener)
+        saved, _fds = worker.link.request("resume", {"execution_id": "x-2"}, timeout_s=LIMIT_S)
+    assert saved["version"] == 1
+    while not worker.events.empty():
+        worker.events.get()
+    # Another holder has made a version since: this worker has to ask for it.
+    other = make_worker(worker.store)
+    other.prepare(["kept"])
+    other.run("kept.append(3)", 3)
+    worker.prepare(["kept", "other"])
+    worker.run("print(kept, other)", 4)
+    assert worker.text() == "[1, 3] [5]\n"
+
+
+def test_version_that_is_followed_after_a_lost_answer_names_what_it_could_not_save(
+    make_worker: Callable[..., Worker], tmp_path: Path
+) -> None:
+    worker = make_worker()
+    worker.run("kept = [1]")
+    goes_at_commit(worker, taken=True)
+    path = str(tmp_path / "w.sock")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        listener.settimeout(LIMIT_S)
+        worker.link.request_future("run", {
+            "execution_id": "x-2", "source": "kept.append(2)\nnumbers = (n for n in range(3))", "execution_count": 2,
+            "cell_id": "c", "allow_stdin": False, "context": {}, "reconnect": path,
+        })  # fmt: skip
+        next_daemon(worker, listener)
+        saved, _fds = worker.link.request("resume", {"execution_id": "x-2"}, timeout_s=LIMIT_S)
+    assert saved["version"] == 2 and [row["name"] for row in saved["unsaved"]] == ["numbers"]
+
+
 @pytest.mark.parametrize("taken", [True, False])
 def test_save_whose_commit_has_no_answer_becomes_one_version(
     make_worker: Callable[..., Worker], tmp_path: Path, taken: bool

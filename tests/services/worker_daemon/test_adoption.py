@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from daemon_fakes import until, within
 
-from looseleaf.errors import Unavailable
+from looseleaf.errors import Corrupt, Unavailable
 from looseleaf.ids import Epoch, ExecutionId, LeaseId, SessionId, Version, WorkerId
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.services.worker_daemon import adoption as adoption_module
@@ -125,6 +125,46 @@ async def test_stranger_and_wrong_words_are_not_let_in(last: RunJournal, tmp_pat
     await adoption.stop()
 
 
+@pytest.mark.parametrize("started_s", ["x", float("nan"), float("inf"), -1.0, 1e12])
+async def test_hello_that_no_worker_of_ours_says_is_not_heard_and_harms_no_other(
+    last: RunJournal, tmp_path: Path, monkeypatch: Any, started_s: Any
+) -> None:
+    monkeypatch.setattr(adoption_module, "ADOPT_S", 0.1)
+    # This process is a worker; it must not be ended for its words.
+    monkeypatch.setattr(AdoptedProcess, "signal", lambda *_: None)
+    monkeypatch.setattr(adoption_module, "ENDED_S", 0.0)
+    last.open(run_of(last, os.getpid()))
+    adoption = await next_adoption(last, tmp_path)
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(last.socket_path)
+    channel = AsyncChannel(sock)
+    await channel.send({"t": "hello", "id": 3, "execution_id": "x-1", "started_s": started_s})
+    assert await within(adoption.settle(head)) == []
+    channel.close()
+    await adoption.stop()
+
+
+async def test_session_that_cannot_be_read_costs_its_own_worker_only(last: RunJournal, tmp_path: Path) -> None:
+    sleeper = started("sleep", "1000")
+    last.open(run_of(last, sleeper.pid))
+
+    async def damaged(_session: SessionId) -> SessionHead:
+        raise Corrupt("MANIFEST_DAMAGED", "it cannot be read")
+
+    adoption = await next_adoption(last, tmp_path)
+    assert await within(adoption.settle(damaged)) == [] and sleeper.wait(20) == -signal.SIGKILL
+    await adoption.stop()
+
+
+async def test_daemon_whose_workers_cannot_come_back_ends_them_at_once(last: RunJournal, tmp_path: Path) -> None:
+    sleeper = started("sleep", "1000")
+    last.open(run_of(last, sleeper.pid))
+    adoption = Adoption(RunJournal(tmp_path / "running", ""))
+    adoption.start()
+    assert await within(adoption.settle(head)) == [] and sleeper.wait(20) == -signal.SIGKILL
+    await adoption.stop()
+
+
 async def test_worker_whose_session_went_on_without_it_is_ended(last: RunJournal, tmp_path: Path) -> None:
     sleeper = started("sleep", "1000")
     last.open(run_of(last, sleeper.pid))
@@ -149,15 +189,19 @@ async def test_worker_that_ended_while_no_daemon_was_there_is_forgotten(last: Ru
     await adoption.stop()
 
 
-async def test_process_of_another_parent_is_signalled_and_its_end_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("known", [True, False])
+async def test_process_of_another_parent_is_signalled_and_its_end_is_told(known: bool) -> None:
     # A group of its own, with a second process, which must not outlive the first.
     leader = started("sh", "-c", "sleep 1000 & echo $!; wait", stdout=subprocess.PIPE)
     assert leader.stdout is not None
     child = int(leader.stdout.readline())
     process = AdoptedProcess(leader.pid)
     exited = process.exit_status(leader.pid)
-    process.signal(leader.pid, signal.SIGKILL)
-    assert await within(exited) is None
+    if known:
+        process.signal(leader.pid, signal.SIGKILL)
+    else:
+        leader.kill()
+    assert await within(exited) == (-signal.SIGKILL if known else None)
     await until(lambda: process_ticks(child) is None)
     process.signal(leader.pid, signal.SIGKILL)
     leader.wait()

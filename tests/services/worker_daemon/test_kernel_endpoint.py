@@ -142,6 +142,18 @@ async def test_hello_of_an_owner_that_was_fenced_is_as_any_other(kernel: Kernel,
     assert reply["epoch"] == 6 and [opened["raise_epoch"] for opened in clients.opened] == [False, True]
 
 
+async def test_new_owner_is_told_so_that_cells_of_earlier_ones_end(
+    endpoint: KernelEndpoint, clients: FakeClients
+) -> None:
+    told: list[tuple[str, int]] = []
+    endpoint.on_owner = lambda session, epoch: told.append((session, epoch))
+    kernel = Kernel(endpoint.path)
+    await kernel.ask("hello", v=1, session_id="s-1")
+    await kernel.ask("raise_epoch")
+    assert told == [("s-1", 1), ("s-1", 2)]
+    await kernel.close()
+
+
 async def test_hello_without_a_session_makes_one(kernel: Kernel) -> None:
     assert (await kernel.ask("hello", v=1, session_id=""))["session_id"].startswith("s-")
 

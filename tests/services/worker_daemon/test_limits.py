@@ -226,3 +226,24 @@ def test_memory_of_a_worker_counts_its_cells_processes_and_what_they_share_once(
         assert used_memory_bytes(parent.pid, GIB) >= 160 * MIB > alone
         assert 96 * MIB <= used_memory_bytes(parent.pid, 64 * MIB) < 150 * MIB
     assert used_memory_bytes(parent.pid, 0) == 0
+
+
+def test_group_of_a_worker_that_outlives_its_daemon_is_found_by_the_next(tmp_path: Path) -> None:
+    groups = groups_under(tmp_path, handed_down="svc")
+    made = groups.make("w-1")
+    assert made is not None
+    next_daemon = Confiner(memory_bytes=1, groups=MemoryGroups(64 * MIB, tmp_path))
+    assert next_daemon.confined("w-1").group == made and next_daemon.confined("w-2").group is None
+    assert Confiner().confined("w-1").group is None
+
+
+@pytest.mark.parametrize(("mode", "may"), [(0o700, False), (0o711, True), (0o710, False), (0o755, True)])
+def test_user_may_enter_only_folders_that_it_may_pass(tmp_path: Path, mode: int, may: bool) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    folder.chmod(mode)
+    stranger = WorkerUser(os.getuid() + 4242, os.getgid() + 4242, (), "/", "stranger")
+    owner = WorkerUser(os.getuid(), os.getgid(), (), "/", "owner")
+    passable = stranger.may_enter(tmp_path)
+    assert stranger.may_enter(folder) is (passable and may) and owner.may_enter(folder)
+    assert not owner.may_enter(folder / "absent")

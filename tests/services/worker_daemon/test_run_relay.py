@@ -225,6 +225,22 @@ async def test_host_whose_daemon_was_started_anew_tells_all_of_its_cell_again(cl
     assert kernel.texts == ["1", "2", "3"]
 
 
+async def test_answer_and_stop_that_a_lost_host_may_have_had_are_told_again(clients: FakeClients) -> None:
+    may_go = asyncio.Event()
+    clients.connections = [[told(1, 1, 0), may_go, down("host")], [may_go, told(1, 1), told(2, 2), saved(9 << 40)]]
+    kernel = Kernel(clients)
+    running = asyncio.create_task(kernel.relay.run())
+    await until(lambda: kernel.texts == ["1"])
+    await kernel.relay.input_reply(pb.InputReply(value="Ada", question=4))
+    await kernel.relay.interrupt(kill=False)
+    await until(lambda: len(clients.sent[0]) == 3)
+    clients.where = ["unix:/h1-again"]
+    may_go.set()
+    await within(running)
+    again = clients.sent[1]
+    assert again[1].input_reply.question == 4 and again[2].HasField("interrupt") and kernel.texts == ["1", "2"]
+
+
 async def test_what_no_daemon_and_no_worker_has_any_more_is_told_as_lost(clients: FakeClients) -> None:
     clients.connections = [[told(1, 7), told(2, 8), saved(9 << 40)]]
     kernel = Kernel(clients, heard=4, host_id="h1", lease_id="l-1")

@@ -100,6 +100,17 @@ async def test_request_of_a_worker_that_dies_says_how(parts: Any) -> None:
         await worker.attach((0,), "none", False)
 
 
+async def test_worker_whose_own_connection_is_gone_is_ended_and_nobody_waits_for_it(parts: Any) -> None:
+    async def broken(_far: ScriptedWorker, _request: Any) -> Any:
+        raise Unavailable("PEER_CLOSED", "the daemon that it knows is gone")
+
+    parts.script.prepare = broken
+    worker, far = await fork(parts)
+    with pytest.raises(Unavailable, match="WORKER_LOST"):
+        await within(worker.prepare({"version": 1}))
+    assert far.signals == [signal.SIGKILL]
+
+
 @pytest.mark.parametrize("step", ["prepare", "run"])
 @pytest.mark.parametrize("when", ["before", "during"])
 async def test_memory_is_the_cause_of_a_kill_only_if_the_counter_rose_since_the_step_began(
