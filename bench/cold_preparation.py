@@ -3,6 +3,7 @@
     python bench/cold_preparation.py                       LooseLeaf and a fresh process, 0.5 GB of tensors
     python bench/cold_preparation.py --demo 0.5 2 --peers PATH/peers_prep.py --criu /usr/sbin/criu
     ... --json FILE --plot FILE.png --into docs/import-cache.md
+    python bench/cold_preparation.py --read FILE --plot FILE.png      shows what --json has kept, measures nothing
 
 The state is that of bench/demo_notebook.py, made by a LooseLeaf kernel on a cluster of its own with one virtual GPU
 without imitated delays, default settings otherwise. A round does each of these once or, what is ours, several times:
@@ -24,13 +25,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,8 +40,18 @@ from alternating import Rounds
 from demo_notebook import SHARES, Closure, closure
 from kernels import Kernel
 from peers import Peers
-from preparation_report import Size, as_markdown, at_run, draw, fresh, insert, prepare
-from table import machine_line
+from preparation_report import (
+    Size,
+    as_markdown,
+    at_run,
+    draw,
+    fresh,
+    insert,
+    prepare,
+    read_kept,
+    told,
+    write_kept,
+)
 
 from looseleaf.ids import new_request_id
 from looseleaf.kernel.install import kernel_spec
@@ -206,32 +215,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--json", type=Path, help="file for all durations, written anew after each round")
     parser.add_argument("--plot", type=Path, help="PNG file to draw into")
     parser.add_argument("--into", type=Path, help="Markdown file with the two marks for the tables")
+    parser.add_argument("--read", type=Path, help="a file of --json: show it and measure nothing")
     options = parser.parse_args(argv)
-    facts = {**machine.facts(), "load_average_before": machine.load_average()}
-    sizes: list[Size] = []
-
-    def keep() -> None:
-        facts["load_average_after"] = machine.load_average()
-        if options.json:
-            measured = [
-                {"gigabytes": size.gigabytes, "series": size.rounds.series, "peers": asdict(size.peers)}
-                for size in sizes
-            ]
-            options.json.write_text(json.dumps({"machine": facts, "sizes": measured}, indent=1))
-
-    for gigabytes in options.demo:
-        sizes.append(Size(gigabytes, Rounds(), Peers()))
-        asyncio.run(measure(sizes[-1], options, keep))
-    sizes_told = " ".join(f"{gigabytes:g}" for gigabytes in options.demo)
-    command = f"`python bench/cold_preparation.py --demo {sizes_told} --rounds {options.rounds}`"
-    beside = ", with the rivals' script" if options.peers else ""
-    lines = [*as_markdown(sizes), f"{command}{beside}: {machine_line(facts)}", ""]
+    sizes, facts = read_kept(options.read) if options.read else _measured(options)
+    lines = [*as_markdown(sizes), told(sizes, facts), ""]
     print("\n".join(lines))
     if options.plot:
         draw(sizes, options.plot)
     if options.into:
         options.into.write_text(insert(options.into.read_text(), lines))
     return 0
+
+
+def _measured(options: argparse.Namespace) -> tuple[list[Size], dict[str, Any]]:
+    """All sizes, and where they were measured; kept in a file after each round if one is named."""
+    facts: dict[str, Any] = {**machine.facts(), "load_average_before": machine.load_average()}
+    sizes: list[Size] = []
+
+    def keep() -> None:
+        facts["load_average_after"] = machine.load_average()
+        if options.json:
+            write_kept(options.json, sizes, facts)
+
+    for gigabytes in options.demo:
+        sizes.append(Size(gigabytes, Rounds(), Peers()))
+        asyncio.run(measure(sizes[-1], options, keep))
+    return sizes, facts
 
 
 if __name__ == "__main__":

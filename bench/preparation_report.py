@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from alternating import Rounds, spread
 from demo_notebook import SHARES
 from peers import Peers
-from table import duration
+from table import duration, machine_line
 
 BEGIN: Final = "<!-- preparation table: begin -->"
 END: Final = "<!-- preparation table: end -->"
@@ -120,6 +121,29 @@ def as_markdown(sizes: Sequence[Size]) -> list[str]:
         lines += ["", f"A cell that needs 5 %, step by step: {steps}.", ""]
         lines += [*(f"- {line}" for line in verdicts(size)), ""]
     return lines
+
+
+def write_kept(file: Path, sizes: Sequence[Size], facts: dict[str, Any]) -> None:
+    """All durations, and `facts` of the machine."""
+    kept = [{"gigabytes": size.gigabytes, "series": size.rounds.series, "peers": asdict(size.peers)} for size in sizes]
+    file.write_text(json.dumps({"machine": facts, "sizes": kept}, indent=1))
+
+
+def read_kept(file: Path) -> tuple[list[Size], dict[str, Any]]:
+    """What `write_kept` wrote."""
+    kept = json.loads(file.read_text())
+    sizes = [Size(one["gigabytes"], Rounds(one["series"]), Peers(**one["peers"])) for one in kept["sizes"]]
+    return sizes, kept["machine"]
+
+
+def told(sizes: Sequence[Size], facts: dict[str, Any]) -> str:
+    """The command and the machine. Of one that was busy, which is said, times are of use as ratios only."""
+    demo = " ".join(f"{size.gigabytes:g}" for size in sizes)
+    rounds = max((len(series) for size in sizes for series in size.rounds.series.values()), default=0)
+    beside = ", with the rivals' script" if any(size.peers.seconds for size in sizes) else ""
+    load, cpus = facts["load_average_before"][0], facts["cpus"]
+    busy = f" The machine was busy with other work ({load:g} ready to run on {cpus} CPUs)." if load > cpus else ""
+    return f"`python bench/cold_preparation.py --demo {demo} --rounds {rounds}`{beside}: {machine_line(facts)}{busy}"
 
 
 def insert(text: str, lines: Sequence[str]) -> str:

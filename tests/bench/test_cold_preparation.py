@@ -20,8 +20,11 @@ from preparation_report import (
     fresh,
     insert,
     prepare,
+    read_kept,
     rows,
+    told,
     verdicts,
+    write_kept,
 )
 
 # Beside the checkout where this project is developed; nothing that is built or tested needs it.
@@ -103,6 +106,16 @@ def test_tables_come_between_the_marks() -> None:
     assert text.startswith(f"before\n{BEGIN}\n\n**0.5 GB") and text.endswith(f"{END}\nafter\n") and "old" not in text
     with pytest.raises(ValueError, match="no place"):
         insert("nothing", [])
+
+
+@pytest.mark.parametrize("load", [0.3, 9.5])
+def test_kept_figures_are_read_back_and_a_busy_machine_is_told(tmp_path: Path, load: float) -> None:
+    size = size_of(rivals())
+    write_kept(tmp_path / "kept.json", [size], {"cpus": 2, "load_average_before": [load]})
+    sizes, facts = read_kept(tmp_path / "kept.json")
+    assert sizes == [size]
+    assert told(sizes, facts).startswith("`python bench/cold_preparation.py --demo 0.5 --rounds 1`, with the rivals'")
+    assert ("busy with other work (9.5 ready" in told(sizes, facts)) is (load > 2)
 
 
 def test_fresh_process_that_lacks_a_variable_is_no_measurement(tmp_path: Path) -> None:
