@@ -83,11 +83,13 @@ class HostTable:
         if worker is None:
             self._unfiled.add(host_id)
             self._gpus = None
-        elif host is not None and worker.worker_id in host.workers:
+        elif host is not None:
             host.workers.refile(worker)
 
     def file(self) -> None:
         """Brings the lists of hosts' workers up to date."""
+        if not self._unfiled:
+            return
         for host_id in self._unfiled:
             host = self._hosts.get(host_id)
             if host is not None:
@@ -124,7 +126,8 @@ class HostTable:
 
     def workers_of(self, session_id: SessionId) -> list[tuple[Host, Worker]]:
         """Every worker of a session with its host, ordered by host id."""
-        hosts = [self._hosts[host_id] for host_id in sorted(self.hosts_of(session_id))]
+        self.file()
+        hosts = [self._hosts[host_id] for host_id in sorted(self._hosts_of.get(session_id, ()))]
         return [(host, worker) for host in hosts for worker in host.workers.of_session(session_id)]
 
     def _session_moved(self, host_id: HostId, session_id: SessionId, present: bool) -> None:

@@ -6,7 +6,7 @@ waits. When there is no good place the answer says why, and Run takes the cold p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from looseleaf.ids import HostId, LeaseId, Version, WorkerId
 from looseleaf.services.scheduler.core.actions import AnswerPreparation, PrepareWorker
@@ -59,8 +59,9 @@ def _start(state: State, event: PreparationRequested, now_s: float) -> None:
     if state.leases.session_runs(event.session_id):
         _skip(state, event.request_id, "This notebook's GPU cell is running; its worker can be prepared afterwards.")
         return
-    end_stuck(state, event.session_id, now_s)
-    own = _usable(state, event, now_s)
+    workers = state.hosts.workers_of(event.session_id)
+    end_stuck(state, workers, now_s)
+    own = _usable(state, event, workers, now_s)
     for host, worker in own:
         if worker.prepared is not None and worker.prepared.covers(event.recipe):
             worker.prepared_at_s = now_s
@@ -86,10 +87,12 @@ def _start(state: State, event: PreparationRequested, now_s: float) -> None:
         _order(state, event, new_host, None, now_s)
 
 
-def _usable(state: State, event: PreparationRequested, now_s: float) -> list[tuple[Host, Worker]]:
-    """Idle workers of the session on hosts that take work, the fittest first."""
+def _usable(
+    state: State, event: PreparationRequested, workers: Iterable[tuple[Host, Worker]], now_s: float,
+) -> list[tuple[Host, Worker]]:
+    """Of a session's workers the idle ones on hosts that take work, the fittest first."""
     found = []
-    for host, worker in state.hosts.workers_of(event.session_id):
+    for host, worker in workers:
         if not host.takes_work(now_s, state.limits) or not host.holds(event.recipe):
             continue
         if not worker.stage.ready or worker.evicting or worker.worker_id in state.leases.workers_in_use(host.host_id):

@@ -53,19 +53,20 @@ class RoomIndex:
         changed = self._hosts.changed
         changed.update(self._due.take_up_to(now_s + EARLY_S))
         for host_id in changed:
-            self._look_at(host_id)
+            self._look_again(host_id)
         changed.clear()
 
-    def refresh_one(self, host_id: HostId, now_s: float) -> None:
-        """Takes in what changed of one host: after it only its room is as it is."""
+    def look_at(self, host_id: HostId, now_s: float) -> HostRoom | None:
+        """The room of one host as it is now, without taking in what changed of others; None: it has no GPUs."""
         self._hosts.file()
         self._now_s = now_s
         room = self._rooms.get(host_id)
         if host_id in self._hosts.changed or (room is not None and room.changes_at_s <= now_s + EARLY_S):
             self._hosts.changed.discard(host_id)
-            self._look_at(host_id)
+            self._look_again(host_id)
+        return self._rooms.get(host_id)
 
-    def _look_at(self, host_id: HostId) -> None:
+    def _look_again(self, host_id: HostId) -> None:
         host = self._hosts.get(host_id)
         if host is None or not host.gpu_count:
             self._drop(host_id)

@@ -28,14 +28,13 @@ def choose_stage(
         return (WorkerStage.DEVICE_READY, worker.gpu_indices) if kept else _HOST
     if how_far(event, limits, gpu_idle=True, may_spend=True) is WorkerStage.HOST_READY:
         return _HOST
-    state.rooms.refresh_one(host.host_id, now_s)
     idle = _idle_gpus(state, event, host, worker, now_s)
     stage = how_far(
         event, limits, gpu_idle=bool(idle) and not len(state.queue), may_spend=may_spend(state, event, worker))
     if stage is WorkerStage.DEVICE_READY:
         return stage, idle
     if stage is WorkerStage.CONTEXT_READY:
-        likely = _likely_gpus(state, event, host, worker)
+        likely = _likely_gpus(state, event, host, worker, now_s)
         return (stage, likely) if likely else _HOST
     return _HOST
 
@@ -81,11 +80,11 @@ def _idle_gpus(
     """
     if worker is not None and worker.gpu_indices:
         return worker.gpu_indices if len(worker.gpu_indices) == event.recipe.gpu_count else ()
-    if host.host_id not in state.rooms:
+    room = state.rooms.look_at(host.host_id, now_s)
+    if room is None:
         return ()
     coming = {index for other in state.preparations.on_host(host.host_id) for index in other.gpu_indices}
     # From the end, since runs take the first free ones.
-    room = state.rooms.room(host.host_id)
     idle = [index for index in reversed(room.free) if index not in coming]
     count = event.recipe.gpu_count
     if len(idle) < count:
@@ -108,7 +107,7 @@ def _unused_gpus(
 
 
 def _likely_gpus(
-    state: State, event: PreparationRequested, host: Host, worker: Worker | None,
+    state: State, event: PreparationRequested, host: Host, worker: Worker | None, now_s: float,
 ) -> tuple[int, ...]:
     """Where a context is opened: free GPUs, then those of idle workers, those with fewest contexts first.
 
@@ -116,9 +115,9 @@ def _likely_gpus(
     """
     if worker is not None and len(worker.context_gpus) == event.recipe.gpu_count:
         return worker.context_gpus
-    if host.host_id not in state.rooms:
+    room = state.rooms.look_at(host.host_id, now_s)
+    if room is None:
         return ()
-    room = state.rooms.room(host.host_id)
     contexts = dict.fromkeys([*room.free, *room.warm], 0)
     opened = [other.context_gpus for other in host.workers.values()]
     opening = [

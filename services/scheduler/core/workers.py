@@ -49,9 +49,10 @@ class Workers(MutableMapping[WorkerId, W]):
         self._follow = follow
 
     def refile(self, worker: W) -> None:
-        """A worker that is here changed."""
+        """A worker changed; nothing happens if it is not here."""
+        before = self._filed.get(worker.worker_id)
         now = (worker.session_id, bool(worker.gpu_indices), worker.speculative)
-        if self._filed.get(worker.worker_id) != now:
+        if before is not None and before != now:
             self._unfile(worker)
             self._file(worker, now)
 
