@@ -45,9 +45,9 @@ export class NotebookWatch {
 
   readonly changed = new Signal<this, void>(this);
 
-  /** Null while the notebook's kernel is none of ours. */
+  /** Null while the notebook's kernel is none of ours; one of ours that has ended is told until another comes. */
   get state(): IState | null {
-    return this._kernel === null ? null : this._state;
+    return this._kernel === null && !this._ended ? null : this._state;
   }
 
   /** When the state was told, by the page's clock. */
@@ -75,8 +75,13 @@ export class NotebookWatch {
     this._unlink();
     const connection = session.session?.kernel;
     if (!connection) {
+      // The page lets go of a kernel that has ended.
+      if (this._ended) {
+        this._unheard(DEAD);
+      }
       return;
     }
+    this._ended = this._ours = false;
     // A kernel that runs a cell answers no question about itself before its end: the usual name is enough.
     if (connection.name !== IMPLEMENTATION) {
       const info = await connection.info.catch(() => null);
@@ -91,8 +96,11 @@ export class NotebookWatch {
     }
     const kernel = new KernelLink(connection);
     this._kernel = kernel;
+    this._ours = true;
     kernel.told.connect((_, state) => this._setState(state));
-    kernel.connection.connect((_, now) => (now === 'back' ? this._reconnected() : this._unheard(LOST)));
+    kernel.connection.connect((_, now) =>
+      now === 'back' ? this._reconnected() : this._unheard(this._ended ? DEAD : LOST)
+    );
     kernel.reported.connect((_, told) => this._report(told.cellId, told.report));
     this._setState({ ...RELEASED });
     this._hello();
@@ -117,7 +125,8 @@ export class NotebookWatch {
       } else {
         void this._link(session);
       }
-    } else if (status === 'dead' && this._kernel !== null) {
+    } else if (status === 'dead' && this._ours) {
+      this._ended = true;
       this._queue.reset();
       this._unheard(DEAD);
     }
@@ -323,4 +332,7 @@ export class NotebookWatch {
   private _typed = false;
   private _pasted = false;
   private _awaitsRestart = false;
+  /** The newest kernel is, or was, one of ours; and it has ended. */
+  private _ours = false;
+  private _ended = false;
 }

@@ -75,6 +75,8 @@ class JupyterServer:
                 python, "-m", f"jupyter{program}" if program == "lab" else program, "--no-browser",
                 "--allow-root", "--port=0", "--ip=127.0.0.1", "--IdentityProvider.token=", "--ServerApp.password=",
                 f"--ServerApp.root_dir={self.root}", "--ServerApp.disable_check_xsrf=True",
+                # A kernel that ends is not started anew, as one that has ended too often.
+                "--KernelRestarter.restart_limit=0",
             ],
             stdout=self._output, stderr=subprocess.STDOUT, cwd=folder, env={**os.environ, **self._folders(folder)},
         )  # fmt: skip
@@ -288,6 +290,16 @@ class Page:
     def label(self) -> str:
         """Its text."""
         return str(self.page.locator(self._state_item).first.inner_text())
+
+    @property
+    def item(self) -> Any:
+        """Where the state is shown."""
+        return self.page.locator(self._state_item).first
+
+    @property
+    def reason(self) -> str:
+        """What is told of the state when the pointer stays on it."""
+        return str(self.page.locator(f"{self._state_item} button").first.get_attribute("title"))
 
     def wait_state(self, *states: str) -> None:
         """Waits until one of these states is shown."""

@@ -131,6 +131,26 @@ def test_restarted_kernel_reloaded_page_and_lost_connection_go_on(
     page.wait_state("released", "ready")
 
 
+def test_kernel_that_has_ended_is_told_and_a_new_one_is_shown_as_such(open_notebook: Callable[..., Page]) -> None:
+    page = open_notebook("ended", [WEIGHTS, "import os\nos._exit(1)", ""])
+    page.run(0)
+    page.wait_ended(0, 1)
+    page.run(1)
+    page.wait_state("disconnected")
+    page.wait_until(lambda: "the kernel has ended" in page.reason, "why nothing is heard")
+    page.wait_until(lambda: "No Kernel" in page.page.locator(".jp-KernelName").inner_text(), "a page without a kernel")
+    assert page.state == "disconnected" and page.item.is_visible()
+
+    page.command("00")
+    # Some versions ask first.
+    accept = page.page.locator(".jp-Dialog .jp-mod-accept")
+    page.wait_until(lambda: accept.count() or page.state != "disconnected", "a question or a new kernel")
+    if accept.count():
+        accept.last.click()
+    page.type(2, WEIGHTS)
+    page.wait_state("ready")
+
+
 def test_private_cells_and_all_cells_behind_the_switch_stay_in_the_page(open_notebook: Callable[..., Page]) -> None:
     page = open_notebook("private", ["", "", ""], {0: {"tags": ["looseleaf-private"]}})
     page.type(0, "hidden = 1")
