@@ -2,8 +2,8 @@
 
 Preparations and saves become lognormal with the measured median, 95th percentile and maximum. Preparations are those of
 cells that found no worker ("cold"): on others only what was left to do was measured. What warm cells had left to
-prepare becomes the refresh time; what prepared cells had left to do after Run, less a message each way, the attach
-time. What was not measured often enough stays.
+prepare becomes the refresh time; what prepared cells had left to do once they had a GPU, less the messages, the attach
+time: before that they waited for one, and a simulation has waits of its own. What was not measured often enough stays.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def calibrated(model: Model, report: Path) -> Model:
     prepares = _seconds(_of_path(cells, "cold"), "prepare_ms")
     refreshes = _seconds(_of_path(cells, "warm"), "prepare_ms")
     saves = _seconds(cells, "save_ms")
-    attaches = _seconds(_of_path(cells, "prepared"), "start_ms")
+    attaches = _attaches_s(_of_path(cells, "prepared"))
     if max(map(len, (prepares, refreshes, saves, attaches))) < VALUES_MIN:
         raise _unusable(report, f"it has fewer than {VALUES_MIN} GPU cells that tell a preparation, a save or a start")
     mechanism = model.mechanism
@@ -71,6 +71,16 @@ def _of_path(cells: Sequence[dict[str, Any]], path: str) -> list[dict[str, Any]]
 def _seconds(cells: Sequence[dict[str, Any]], key: str) -> list[float]:
     """Positive values only: 0 ms stands for nothing done."""
     return [float(cell[key]) / 1000 for cell in cells if isinstance(cell.get(key), int | float) and cell[key] > 0]
+
+
+def _attaches_s(cells: Sequence[dict[str, Any]]) -> list[float]:
+    """From the lease to the first statement: what a lease was held for, but for the run and its save."""
+    found = []
+    for cell in cells:
+        held_s, run_s, save_ms = (cell.get(key) for key in ("gpu_held_s", "run_s", "save_ms"))
+        if held_s and run_s is not None and save_ms is not None and held_s > run_s + save_ms / 1000:
+            found.append(held_s - run_s - save_ms / 1000)
+    return found
 
 
 def _p95(values: Sequence[float]) -> float:
