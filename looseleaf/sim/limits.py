@@ -53,6 +53,8 @@ def limits_of_words(words: Sequence[str]) -> dict[str, Any]:
 
 def _checked(name: str, value: Any) -> Any:
     usual = getattr(_DEFAULTS, name) if name in _NAMES else None
+    if isinstance(usual, WorkerStage) and isinstance(value, WorkerStage):
+        return value
     if isinstance(usual, WorkerStage) and isinstance(value, str) and value.upper() in WorkerStage.__members__:
         return WorkerStage[value.upper()]
     number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
