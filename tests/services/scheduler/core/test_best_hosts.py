@@ -31,3 +31,15 @@ def test_outdated_keys_do_not_pile_up() -> None:
     for number in range(10_000):
         best.put(HostId("h0"), number)
     assert len(best._heap) <= 4 * len(best) + 64
+
+
+@given(st.lists(st.tuples(st.sampled_from(["h0", "h1", "h2"]), st.one_of(st.none(), st.integers(0, 9))), max_size=40))
+def test_hosts_up_to_a_key_are_taken_out_once(changes: list[tuple[str, int | None]]) -> None:
+    hosts, keys = BestHosts(), {}
+    for number, (host, key) in enumerate(changes):
+        hosts.put(HostId(host), key)
+        keys[host] = key
+        if number % 3 == 2:
+            due = {name for name, at in keys.items() if at is not None and at <= 4}
+            assert sorted(hosts.take_up_to(4)) == sorted(due)
+            keys.update(dict.fromkeys(due))
