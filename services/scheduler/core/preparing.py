@@ -14,6 +14,7 @@ from looseleaf.services.scheduler.core.events import PreparationFailed, Preparat
 from looseleaf.services.scheduler.core.eviction import evictable, eviction_rank
 from looseleaf.services.scheduler.core.facts import RecipeFacts, WorkerStage
 from looseleaf.services.scheduler.core.fencing import see_epoch
+from looseleaf.services.scheduler.core.fitting import wanted_gpu_bytes
 from looseleaf.services.scheduler.core.hosts import Host, Worker
 from looseleaf.services.scheduler.core.preparations import Preparation
 from looseleaf.services.scheduler.core.refusals import stale_epoch
@@ -92,8 +93,9 @@ def _usable(
 ) -> list[tuple[Host, Worker]]:
     """Of a session's workers the idle ones on hosts that take work, the fittest first."""
     found = []
+    gpu_bytes = wanted_gpu_bytes(state, event.recipe, now_s)
     for host, worker in workers:
-        if not host.takes_work(now_s, state.limits) or not host.holds(event.recipe):
+        if not host.takes_work(now_s, state.limits) or not host.fits(event.recipe.gpu_count, gpu_bytes):
             continue
         if not worker.stage.ready or worker.evicting or worker.worker_id in state.leases.workers_in_use(host.host_id):
             continue
@@ -109,7 +111,9 @@ def _host_for_new(state: State, event: PreparationRequested, now_s: float) -> tu
 
     def able(host_id: HostId) -> bool:
         host = state.rooms.host(host_id)
-        return host.takes_work(now_s, state.limits) and host.holds(event.recipe)
+        return host.takes_work(now_s, state.limits) and host.fits(event.recipe.gpu_count, gpu_bytes)
+
+    gpu_bytes = wanted_gpu_bytes(state, event.recipe, now_s)
 
     unfinished = [
         worker for host, worker in state.hosts.workers_of(event.session_id)

@@ -83,17 +83,20 @@ def _idle_gpus(
     room = state.rooms.look_at(host.host_id, now_s)
     if room is None:
         return ()
-    coming = {index for other in state.preparations.on_host(host.host_id) for index in other.gpu_indices}
+    not_these = {index for other in state.preparations.on_host(host.host_id) for index in other.gpu_indices}
+    if event.recipe.gpu_bytes > host.least_spare_bytes:
+        not_these |= {
+            index for index in range(host.gpu_count) if host.spare_bytes(index) < event.recipe.gpu_bytes}
     # From the end, since runs take the first free ones.
-    idle = [index for index in reversed(room.free) if index not in coming]
+    idle = [index for index in reversed(room.free) if index not in not_these]
     count = event.recipe.gpu_count
     if len(idle) < count:
-        idle += _unused_gpus(state, event, room, coming, now_s)
+        idle += _unused_gpus(state, event, room, not_these, now_s)
     return tuple(sorted(idle[:count])) if len(idle) >= count else ()
 
 
 def _unused_gpus(
-    state: State, event: PreparationRequested, room: HostRoom, coming: set[int], now_s: float,
+    state: State, event: PreparationRequested, room: HostRoom, not_these: set[int], now_s: float,
 ) -> list[int]:
     def unused(worker: Worker) -> bool:
         lately = worker.prepared is not None and now_s - worker.prepared_at_s < state.limits.speculative_expiry_s
@@ -102,7 +105,7 @@ def _unused_gpus(
 
     found = [
         (max(eviction_rank(worker, now_s, state.limits) for worker in holders), index)
-        for index, holders in room.warm.items() if index not in coming and all(unused(worker) for worker in holders)]
+        for index, holders in room.warm.items() if index not in not_these and all(unused(worker) for worker in holders)]
     return [index for _rank, index in sorted(found)]
 
 

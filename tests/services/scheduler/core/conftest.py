@@ -72,10 +72,11 @@ class Rig:
 
     def prepare(
         self, session: str = "s1", *, source: str = "p", version: int = 1, epoch: int = 1, gpus: int = 1,
-        names: tuple[str, ...] = (), device_bytes: int = 0, environment_id: str = "", **more: Any,
+        names: tuple[str, ...] = (), device_bytes: int = 0, environment_id: str = "", peak_bytes: int = 0, **more: Any,
     ) -> list[act.Action]:
         facts = RecipeFacts(
-            source, Version(version), frozenset(names), frozenset(), gpus, device_bytes, environment_id=environment_id)
+            source, Version(version), frozenset(names), frozenset(), gpus, device_bytes, environment_id=environment_id,
+            peak_bytes=peak_bytes)
         return self.send(ev.PreparationRequested(self.new_request(), SessionId(session), Epoch(epoch), facts, **more))
 
     def report(

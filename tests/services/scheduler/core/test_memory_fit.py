@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from looseleaf.ids import HostId
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
-from looseleaf.services.scheduler.core.facts import ExecutionState
+from looseleaf.services.scheduler.core.facts import ExecutionState, WorkerStage
 from looseleaf.services.scheduler.core.foreign_memory import ForeignMemory
 from looseleaf.services.scheduler.core.shapes import HostShape
 
@@ -105,6 +105,23 @@ def test_cell_that_was_seen_to_hold_much_waits_for_a_gpu_of_that_size(unlike: An
     assert unlike.all(act.GrantLease) == []
     unlike.finish(large)
     assert unlike.one(act.GrantLease).lease.host_id == "h1"
+
+
+def test_worker_is_prepared_where_the_cell_will_run(unlike: Any) -> None:
+    unlike.prepare("s1", device_bytes=10, peak_bytes=60)
+    assert unlike.one(act.PrepareWorker).host_id == "h1"
+    unlike.prepare("s2", device_bytes=10, peak_bytes=200)
+    assert unlike.one(act.PrepareWorker)
+
+
+def test_data_are_put_on_no_gpu_before_run_where_others_leave_too_little(new_rig: Any) -> None:
+    rig = new_rig(heartbeat_suspect_s=9e3, heartbeat_dead_s=9e3, prepare_stage_max=WorkerStage.DEVICE_READY)
+    for _ in range(2):
+        rig.heartbeat("h0", gpus=2, gpu_memory_bytes=80, gpu_used_bytes=(0, 50))
+        rig.pass_time(SETTLE_S)
+    rig.prepare("s1", device_bytes=60)
+    order = rig.one(act.PrepareWorker)
+    assert (order.stage, order.gpu_indices) == (WorkerStage.DEVICE_READY, (0,))
 
 
 def test_what_was_learned_refuses_nobody(unlike: Any) -> None:
