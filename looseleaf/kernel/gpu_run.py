@@ -32,6 +32,12 @@ LOST_REASONS: Final = frozenset(
     {"HOST_LOST", "PEER_CLOSED", "REQUEST_TIMEOUT", "EXECUTION_INDETERMINATE", "EXECUTION_ENDED", "LEASE_USED"}
 )
 RECONNECT_POLL_S: Final = 0.1
+# A daemon that is away for so long while a cell runs is told of.
+AWAY_TOLD_AFTER_S: Final = 2.0
+AWAY: Final = (
+    "LooseLeaf: this host's daemon has gone while the cell ran; the cell goes on with the next one, which is waited "
+    "for, {seconds:g} s at most\n"
+)
 
 
 @dataclass(frozen=True)
@@ -219,17 +225,22 @@ class GpuRun:
 
     async def _rejoin(self, error: LooseLeafError) -> ThreadedLink:
         """The connection to the daemon that comes in the lost one's place; raises `error` if none does in time."""
-        limit_s = time.monotonic() + self._session.config.recover_timeout_s
+        patience_s, began_s, told = self._session.config.recover_timeout_s, time.monotonic(), False
         while True:
             try:
                 return self._session.connect()
             except LooseLeafError as failed:
                 # Whatever keeps this kernel out, the cell may have run.
                 hopeless = not isinstance(failed, (Unavailable, Timeout))
-                if hopeless or time.monotonic() >= limit_s or self._impatient:
+                away_s = time.monotonic() - began_s
+                if hopeless or away_s >= patience_s or self._impatient:
                     # Who asks next what became of the cell has waited long enough.
                     self._has_waited = True
                     raise error from failed
+            if away_s >= AWAY_TOLD_AFTER_S and not told:
+                told = True
+                text = AWAY.format(seconds=patience_s)
+                publish_output(self._frame.publisher, {"type": "stream", "name": "stderr", "text": text})
             await asyncio.sleep(RECONNECT_POLL_S)
 
     @property

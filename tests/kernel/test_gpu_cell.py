@@ -6,14 +6,16 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from looseleaf.errors import CapacityExceeded, LooseLeafError, Unavailable
-from looseleaf.kernel import gpu_cell
+from looseleaf.kernel import gpu_cell, gpu_run
 from looseleaf.kernel.forwarder import Publishers
 from looseleaf.kernel.gpu_cell import EVENTS_BEHIND_MAX, EVENTS_WAITING_MAX, Ask, GpuCell, Rejoin
+from looseleaf.kernel.gpu_run import CellFrame, GpuRun
 
 LIMIT_S = 10.0
 
@@ -234,3 +236,27 @@ async def test_daemon_that_refuses_to_follow_a_cell_which_may_run_does_not_make_
     links[0].submitted.set_exception(CapacityExceeded("EXECUTION_RUNNING", "it is followed already"))
     result = await asyncio.wait_for(bench.cell.run(), LIMIT_S)
     assert result.error is not None and result.error.reason == "HOST_LOST"
+
+
+async def test_daemon_that_stays_away_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_run, "AWAY_TOLD_AFTER_S", 0.0)
+    monkeypatch.setattr(gpu_run, "RECONNECT_POLL_S", 0.0)
+    tries: list[Any] = [GONE, GONE, "the link"]
+    shown: list[str] = []
+
+    def connect() -> Any:
+        if isinstance(found := tries.pop(0), LooseLeafError):
+            raise found
+        return found
+
+    publishers = Publishers(
+        lambda _parent, _kind, content, *_: shown.append(content["text"]), lambda *_: None, dict
+    )  # fmt: skip
+    fakes: Any = SimpleNamespace(config=SimpleNamespace(recover_timeout_s=9.0), connect=connect)
+    run = GpuRun(fakes, fakes, fakes, CellFrame(1, publishers.request({}), None), 0.0)
+    assert await run._rejoin(GONE) == "the link"  # type: ignore[comparison-overlap]
+    assert len(shown) == 1 and "9 s at most" in shown[0]
+    # Whatever else keeps it out ends the wait: the store is asked what became of the cell.
+    tries.append(CapacityExceeded("TOO_MANY_KERNELS", "no room"))
+    with pytest.raises(Unavailable, match="PEER_CLOSED"):
+        await run._rejoin(GONE)
