@@ -271,7 +271,8 @@ class BatchClient(NotebookClient):
         self._edit_sequence += 1
         asked = {
             "cell_id": cell.get("id", ""), "source": cell.source, "edit_sequence": self._edit_sequence,
-            "device_override": device_wish(cell),
+            # Nobody edits it: no device is opened for it.
+            "device_override": device_wish(cell), "predicted": True,
         }  # fmt: skip
         return await self._ask(PREPARE_REQUEST, asked, PREPARE_REPLY_TIMEOUT_S, "REQUEST_TIMEOUT")
 

@@ -53,8 +53,8 @@ def test_next_cell_of_the_saved_notebook_is_prepared_where_no_page_tells_of_edit
     path.write_text(json.dumps({"cells": cells, "metadata": {}}))
     kernel = new_notebook(daemon.path, JPY_SESSION_NAME=str(path))
     kernel.ok("x = 1", cellId="a")
-    guessed = [daemon.wait_for("prepare", count)["source"] for count in (1, 2)]
-    assert guessed == ["y = x", "%%gpu\nz = x"]
+    guessed = [daemon.wait_for("prepare", count) for count in (1, 2)]
+    assert [(guess["source"], guess["predicted"]) for guess in guessed] == [("y = x", True), ("%%gpu\nz = x", True)]
 
 
 def test_late_answer_to_an_interrupted_question_does_not_answer_the_next(notebook: Any, daemon: Any) -> None:
@@ -217,6 +217,7 @@ def test_prepare_request_is_answered_and_publishes_no_status(notebook: Any, daem
     assert content["status"] == "ok" and content["recipe"]["label"] == "gpu" and content["worker_id"] == "w-1"
     asked = daemon.wait_for("prepare")
     assert asked["edit_sequence"] == 3 and asked["log_length"] == len(daemon.log) > 0
+    assert (asked["kind"], asked["predicted"]) == ("edit", False)
     with pytest.raises(queue.Empty):
         notebook.client.get_iopub_msg(timeout=0.2)
 

@@ -29,7 +29,7 @@ class Limits:
     prepared_max_per_host: int = 8
     # A speculative worker without news for this long gives way to a newer one.
     speculative_expiry_s: float = 20.0
-    # The furthest stage that preparations may reach.
+    # The furthest stage that preparations may reach; the service's setting is `prepare_up_to`.
     prepare_stage_max: WorkerStage = WorkerStage.HOST_READY
     # What Run waits for with a host_ready worker: a context and a copy; and what counts as no wait (design §6).
     context_s: float = 0.3

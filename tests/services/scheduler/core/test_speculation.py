@@ -80,7 +80,7 @@ def test_edits_get_an_idle_gpu_and_guesses_none(
     assert len(order.gpu_indices) == (stage is not HOST)
 
 
-def test_daemons_of_today_are_asked_for_host_ready_only(rig: Any) -> None:
+def test_no_device_is_opened_unless_the_limits_say_so(rig: Any) -> None:
     rig.prepare("s1", device_bytes=LARGE)
     assert (rig.one(act.PrepareWorker).stage, rig.one(act.PrepareWorker).gpu_indices) == (HOST, ())
 
