@@ -121,7 +121,9 @@ def _loaded_driver() -> ctypes.CDLL | None:
 
 def in_bad_fork() -> bool:
     """Whether torch refuses CUDA here because of what the process did that this one was forked from."""
-    check = getattr(getattr(sys.modules.get("torch"), "_C", None), "_cuda_isInBadFork", None)
+    core = getattr(sys.modules.get("torch"), "_C", None)
+    # Not by getattr: a virtual GPU answers for what this build of torch has not.
+    check = getattr(core, "__dict__", {}).get("_cuda_isInBadFork")
     return bool(check()) if check is not None else False
 
 

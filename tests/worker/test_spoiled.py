@@ -59,6 +59,17 @@ def test_a_persons_own_torch_costs_no_cell(monkeypatch: pytest.MonkeyPatch) -> N
     assert not probe_checks.cuda_is_spoiled("")
 
 
+def test_virtual_gpus_are_not_asked(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    class Core:
+        """As torch._C with a virtual GPU: any function of a CUDA build is there, and refuses."""
+
+        def __getattr__(self, name: str) -> Any:
+            raise AssertionError(f"{name} was asked for")
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(_C=Core()))
+    assert not probe_checks.cuda_is_spoiled("") and not caplog.records
+
+
 def test_worker_tells_with_a_cells_end_whether_it_can_use_cuda(worker: Any) -> None:
     ends = [
         worker.finish(worker.begin(source, count))
