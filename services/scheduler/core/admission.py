@@ -77,11 +77,11 @@ def _join(state: State, event: RunRequested, record: ExecutionRecord, now_s: flo
 def _run(state: State, event: RunRequested, now_s: float) -> Run:
     # A cell that needs a certain worker runs there or nowhere: what it may need beyond its variables does not count.
     needy = bool(event.need.worker_id)
-    gpu_bytes = event.recipe.gpu_bytes if needy else wanted_gpu_bytes(state, event.recipe, now_s)
+    patient_bytes = event.recipe.gpu_bytes if needy else wanted_gpu_bytes(state, event.recipe, now_s)
     return Run(
         event.execution_id, event.session_id, event.epoch, event.recipe, event.priority, state.number, now_s,
         rank_s(now_s, event.priority, state.limits.batch_penalty_s), event.need, [event.request_id],
-        tenant=event.tenant, gpu_bytes=gpu_bytes,
+        tenant=event.tenant, patient_gpu_bytes=patient_bytes,
     )
 
 

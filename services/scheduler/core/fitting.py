@@ -29,15 +29,15 @@ def startable(state: State, now_s: float) -> list[HostShape]:
 
 
 def wanted_gpu_bytes(state: State, recipe: RecipeFacts, now_s: float) -> int:
-    """Memory that a run should find on each of its GPUs: what such a cell held, if there are hosts with as much.
+    """Memory that a run should find on each of its GPUs: what such a cell held, if a host that takes work has as much.
 
-    What was learned never keeps a cell from running: where no host has as much, its variables decide.
+    Where none has, its variables decide: neither a host that may never come back nor one that may never start is
+    waited for because of what was learned.
     """
     wanted = recipe.gpu_peak_bytes
-    if wanted > recipe.gpu_bytes:
-        shapes = (*(host.shape for host in state.hosts.with_gpus()), *startable(state, now_s))
-        if not any(shape.fits(recipe.gpu_count, wanted) for shape in shapes):
-            return recipe.gpu_bytes
+    if wanted > recipe.gpu_bytes and not any(
+            host.fits(recipe.gpu_count, wanted) for host in state.hosts.open_for_work(now_s)):
+        return recipe.gpu_bytes
     return wanted
 
 
@@ -45,7 +45,7 @@ def memory_patience_ended_since(state: State, since_s: float, now_s: float) -> b
     """True if a run that waits needs less free memory than it did then."""
     ends_s = (
         run.arrived_at_s + state.limits.memory_patience_s for run in state.queue
-        if run.gpu_bytes > run.recipe.gpu_bytes)
+        if run.patient_gpu_bytes > run.recipe.gpu_bytes)
     return any(since_s < end_s <= now_s for end_s in ends_s)
 
 

@@ -55,7 +55,7 @@ def _take_back(state: State, run: Run, now_s: float) -> bool:
     able = [
         room for host_id in sorted(state.hosts.retiring - state.hosts.yielding) if host_id in state.rooms
         and len((room := state.rooms.room(host_id)).free) >= run.recipe.gpu_count
-        and room.host.fits(run.recipe.gpu_count, run.gpu_bytes)
+        and room.host.fits(run.recipe.gpu_count, run.wanted_gpu_bytes(now_s, state.limits))
         and not room.host.draining and room.host.liveness(now_s, state.limits) is Liveness.DRAINING]
     if not able:
         return False
@@ -99,16 +99,17 @@ def _refuse_misfits(state: State, now_s: float) -> None:
         if misfit is not None:
             refuse_run(state, run, misfit)
         elif not run.need.worker_id:
-            run.gpu_bytes = wanted_gpu_bytes(state, run.recipe, now_s)
+            run.patient_gpu_bytes = wanted_gpu_bytes(state, run.recipe, now_s)
 
 
 def _reserve_for_gang(state: State, run: Run, closed: set[HostId], now_s: float) -> None:
     """Keeps one host for a run of several GPUs that waited long, since one-GPU runs would starve it for ever."""
     if run.recipe.gpu_count < 2 or now_s - run.arrived_at_s < state.limits.gang_patience_s:
         return
+    wanted_bytes = run.wanted_gpu_bytes(now_s, state.limits)
     able = {
         host.host_id for host in state.hosts.open_for_work(now_s)
-        if host.host_id not in closed and host.fits(run.recipe.gpu_count, run.gpu_bytes)}
+        if host.host_id not in closed and host.fits(run.recipe.gpu_count, wanted_bytes)}
     if not able:
         return
     if run.reserved_host not in able:

@@ -20,9 +20,9 @@ def host_to_go(
     """The first of `candidates` that may go; None if none may, nobody needs it, or room is being made already.
 
     `unserved`: runs that hosts should be started for, `waiting`: all that wait, both in turn. A run that fits on a host
-    that stays waits for cells there.
+    that stays waits for cells there. Memory that it only may need counts for nothing here.
     """
-    run = next((run for run in unserved if not any(_holds(host, run) for host in staying)), None)
+    run = next((run for run in unserved if not any(host.holds(run.recipe) for host in staying)), None)
     if run is None or state.hosts.yielding or state.boots.count or len(state.host_ends):
         return None
     earlier = waiting[: waiting.index(run)]
@@ -36,9 +36,6 @@ def host_to_go(
 def last_of_its_kind(host: Host, staying: Sequence[Host], runs: Sequence[Run]) -> bool:
     """True if one of `runs` fits on it and on no other host that stays."""
     others = [other for other in staying if other is not host]
-    alike = {(run.recipe.gpu_count, run.gpu_bytes): run for run in runs}
-    return any(_holds(host, run) and not any(_holds(other, run) for other in others) for run in alike.values())
-
-
-def _holds(host: Host, run: Run) -> bool:
-    return host.fits(run.recipe.gpu_count, run.gpu_bytes)
+    alike = {(run.recipe.gpu_count, run.recipe.gpu_bytes): run.recipe for run in runs}
+    return any(
+        host.holds(recipe) and not any(other.holds(recipe) for other in others) for recipe in alike.values())

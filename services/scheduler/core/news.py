@@ -74,25 +74,29 @@ class _Free:
         self.anywhere = max((len(free) for _host, free in self._hosts), default=0)
         self._least_spare_bytes = min((host.least_spare_bytes for host, _free in self._hosts), default=0)
 
-    def for_run(self, run: Run, spare_bytes: int) -> int:
+    def for_run(self, run: Run, gpu_bytes: int) -> int:
         """Of the hosts that can hold the cell only, and of GPUs with so much memory that others leave."""
         # Most cells fit anywhere: the hosts are gone through for large ones alone.
-        if max(spare_bytes, run.gpu_bytes) <= self._least_spare_bytes:
+        if gpu_bytes <= self._least_spare_bytes:
             return self.anywhere
         return max((
-            sum(1 for index in free if host.spare_bytes(index) >= spare_bytes)
-            for host, free in self._hosts if host.fits(run.recipe.gpu_count, run.gpu_bytes)), default=0)
+            sum(1 for index in free if host.spare_bytes(index) >= gpu_bytes)
+            for host, free in self._hosts if host.fits(run.recipe.gpu_count, gpu_bytes)), default=0)
 
 
 def _run_reason(state: State, free: _Free, run: Run, now_s: float) -> str:
     if over_quota(state, run):
         return f"Your team already uses {state.shares.gpus(run.tenant)} of its {_gpus(state.limits.tenant_gpus_max)}."
-    count, largest_free = run.recipe.gpu_count, free.for_run(run, run.spare_gpu_bytes(now_s, state.limits))
+    count, largest_free = run.recipe.gpu_count, free.for_run(run, run.wanted_gpu_bytes(now_s, state.limits))
     more = " Another host is being started." if state.boots.count else ""
     if count > 1:
         verb = "is" if largest_free == 1 else "are"
         return f"Needs {count} GPUs on one host; at most {largest_free} {verb} free on one.{more}"
     if free.anywhere and not largest_free:
+        if free.for_run(run, run.recipe.gpu_bytes):
+            return (
+                "No GPU with as much memory as this cell held in earlier runs is free; after"
+                f" {state.limits.memory_patience_s:.0f} s one with room for its variables will do.")
         return f"No GPU with enough memory for this cell's variables is free.{more}"
     if not free.anywhere and free.kept_until_s is not None:
         wait_s = max(1, math.ceil(free.kept_until_s - run.arrived_at_s))

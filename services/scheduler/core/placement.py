@@ -50,11 +50,13 @@ def place(
     under way; `closed`: hosts kept for others. Deterministic: ties go by host id.
     """
 
+    wanted_bytes = run.wanted_gpu_bytes(now_s, index.limits)
+
     def usable(host_id: HostId) -> bool:
         host = index.host(host_id)
         return (
             host_id not in closed and host.heartbeats >= run.avoided.get(host_id, 0)
-            and host.takes_work(now_s, index.limits) and host.fits(run.recipe.gpu_count, run.gpu_bytes))
+            and host.takes_work(now_s, index.limits) and host.fits(run.recipe.gpu_count, wanted_bytes))
 
     likely = index.hosts_of(run.session_id)
     if preparing_on is not None:
@@ -76,7 +78,7 @@ def _worth_a_look(
 
     Where others than our workers leave too little memory on some GPU only a look at the host tells.
     """
-    tight = index.tight_hosts(run.spare_gpu_bytes(now_s, index.limits))
+    tight = index.tight_hosts(run.wanted_gpu_bytes(now_s, index.limits))
 
     def roomy(host_id: HostId) -> bool:
         return host_id not in tight and usable(host_id)
@@ -115,7 +117,7 @@ def _options(
 ) -> list[tuple[Placement, int]]:
     """Placements on one host, each with a grade of the worker it offers, 0 the readiest."""
     found = []
-    needed, spare_bytes = run.need.worker_id, run.spare_gpu_bytes(now_s, limits)
+    needed, spare_bytes = run.need.worker_id, run.wanted_gpu_bytes(now_s, limits)
     for worker in room.idle_of(run.session_id):
         if needed and worker.worker_id != needed:
             continue

@@ -35,17 +35,20 @@ class Run:
     avoided: dict[HostId, int] = field(default_factory=dict)
     refusals: int = 0
     tenant: str = ""
-    # Memory that it should have on each of its GPUs, see `fitting.wanted_gpu_bytes`.
-    gpu_bytes: int = 0
+    # Memory that it should find on each of its GPUs while it has patience, see `fitting.wanted_gpu_bytes`.
+    patient_gpu_bytes: int = 0
     # A gang that could not be placed keeps this host's GPUs from later runs.
     reserved_host: HostId | None = None
     # What each waiter was told last.
     told: dict[str, tuple[int, str]] = field(default_factory=dict)
 
-    def spare_gpu_bytes(self, now_s: float, limits: Limits) -> int:
-        """Memory of each of its GPUs that must not be in use by others: in the long run what its variables take."""
-        patient = now_s - self.arrived_at_s < limits.memory_patience_s
-        return self.gpu_bytes if patient else self.recipe.gpu_bytes
+    def wanted_gpu_bytes(self, now_s: float, limits: Limits) -> int:
+        """Memory that each of its GPUs must have beside what others use there.
+
+        At first what such cells were seen to hold; once its patience has ended what its variables take.
+        """
+        patient = now_s < self.arrived_at_s + limits.memory_patience_s
+        return self.patient_gpu_bytes if patient else self.recipe.gpu_bytes
 
     @property
     def key(self) -> tuple[float, int]:

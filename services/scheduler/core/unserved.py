@@ -25,7 +25,8 @@ def unserved(state: State, staying: Sequence[Host], runs: Iterable[Run], now_s: 
     """Of `runs`, in turn, those for which a host must be started, one for each such host; at most `hosts_max`.
 
     Each run takes the room that will do with least to spare. A run that some host could hold has patience, since cells
-    end; one that none could has none. A run that needs a certain worker waits for that one.
+    end; one that none could has none. A run that needs a certain worker waits for that one. Memory that it only may
+    need, as such cells were seen to hold it, is no reason to start a host.
     """
     limits = state.limits
     state.hosts.file()
@@ -33,20 +34,20 @@ def unserved(state: State, staying: Sequence[Host], runs: Iterable[Run], now_s: 
     rooms += [_empty(state.shapes.real(shape)) for shape in state.boots.shapes()]
     found: list[Unserved] = []
     for run in runs:
-        gpus, spare_bytes = run.recipe.gpu_count, run.spare_gpu_bytes(now_s, limits)
-        if run.need.worker_id or any(room.take(run, spare_bytes) for room in rooms):
+        gpus, gpu_bytes = run.recipe.gpu_count, run.recipe.gpu_bytes
+        if run.need.worker_id or any(room.take(gpus, gpu_bytes) for room in rooms):
             continue
         patient = now_s - run.arrived_at_s < limits.gang_patience_s
-        if patient and any(host.fits(gpus, run.gpu_bytes) for host in staying):
+        if patient and any(host.fits(gpus, gpu_bytes) for host in staying):
             continue
-        shape = state.shapes.for_cell(gpus, run.gpu_bytes)
+        shape = state.shapes.for_cell(gpus, gpu_bytes)
         if shape is None:
             continue
         found.append(Unserved(run, shape))
         if len(found) == limits.hosts_max:
             break
         rooms.append(_empty(state.shapes.real(shape)))
-        rooms[-1].take(run, spare_bytes)
+        rooms[-1].take(gpus, gpu_bytes)
     return found
 
 
@@ -62,11 +63,11 @@ class _Room:
         """Small memory first, then the fullest: what is left over should be of use to a large cell."""
         return (self.spare_bytes[-1] if self.spare_bytes else 0.0, len(self.spare_bytes))
 
-    def take(self, run: Run, spare_bytes: int) -> bool:
-        """Takes the smallest GPUs with so much spare that will do for the run; False if there are too few."""
-        first = bisect_left(self.spare_bytes, spare_bytes)
-        end = first + run.recipe.gpu_count
-        if end > len(self.spare_bytes) or not self.shape.fits(run.recipe.gpu_count, run.gpu_bytes):
+    def take(self, gpu_count: int, gpu_bytes: int) -> bool:
+        """Takes so many of the smallest GPUs with as much memory to spare; False if there are too few."""
+        first = bisect_left(self.spare_bytes, gpu_bytes)
+        end = first + gpu_count
+        if end > len(self.spare_bytes) or not self.shape.fits(gpu_count, gpu_bytes):
             return False
         del self.spare_bytes[first:end]
         return True

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from looseleaf.ids import HostId
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
-from looseleaf.services.scheduler.core.facts import ExecutionState, WorkerStage
+from looseleaf.services.scheduler.core.facts import ExecutionState, Lease, WorkerStage
 from looseleaf.services.scheduler.core.foreign_memory import ForeignMemory
 from looseleaf.services.scheduler.core.shapes import HostShape
+from tests.services.scheduler.core.conftest import Rig
 
 SETTLE_S = 15.0
 
@@ -96,15 +97,66 @@ def unlike(new_rig: Any) -> Any:
     return rig
 
 
-def test_cell_that_was_seen_to_hold_much_waits_for_a_gpu_of_that_size(unlike: Any) -> None:
+def test_cell_that_was_seen_to_hold_much_waits_a_while_for_a_gpu_of_that_size(unlike: Any) -> None:
     large = unlike.lease("x1", "s1", device_bytes=10, peak_bytes=60)
     assert large.host_id == "h1"
     unlike.run("x2", "s2", device_bytes=10, peak_bytes=60)
+    unlike.run("x3", "s3", device_bytes=10, peak_bytes=60)
     assert unlike.all(act.GrantLease) == []
-    unlike.pass_time(40.0)
+    told = unlike.one(act.NotifyQueue)
+    assert told.reason == (
+        "No GPU with as much memory as this cell held in earlier runs is free; after 30 s one with room for its"
+        " variables will do.")
+    unlike.pass_time(29.0)
     assert unlike.all(act.GrantLease) == []
     unlike.finish(large)
     assert unlike.one(act.GrantLease).lease.host_id == "h1"
+    unlike.pass_time(1.0)
+    assert unlike.one(act.GrantLease).lease.host_id == "h0"
+
+
+@given(
+    st.integers(1, 24), st.integers(0, 200), st.lists(st.sampled_from([24, 80]), max_size=2),
+    st.lists(st.tuples(st.sampled_from([24, 80]), st.sampled_from(["draining", "silent"])), max_size=3))
+@settings(deadline=None, max_examples=30)
+def test_what_was_learned_keeps_no_cell_waiting_longer_and_costs_no_host_whatever_other_hosts_there_are(
+    device_bytes: int, peak_bytes: int, busy: list[int], closed: list[tuple[int, str]],
+) -> None:
+    rig = Rig(hosts_min=0, hosts_max=9, gpus_per_host=1, headroom_hosts=0)
+    hosts: dict[str, dict[str, Any]] = {}
+    leases: dict[str, tuple[Lease, ...]] = {}
+
+    def beat() -> None:
+        for host, told in hosts.items():
+            rig.heartbeat(host, leases=leases.get(host, ()), **told)
+
+    rig.send(ev.HostsProvided(frozenset(), frozenset(), (HostShape(1, 24), HostShape(1, 200))))
+    for number, memory in enumerate(busy):
+        hosts[f"busy{number}"] = {"gpu_memory_bytes": memory}
+        beat()
+        lease = rig.lease(f"b{number}", f"t{number}")
+        leases[f"busy{number}"] = (lease,)
+        rig.report(lease, ExecutionState.STARTED)
+    for number, (memory, how) in enumerate(closed):
+        name = f"{how}{number}"
+        rig.heartbeat(name, gpu_memory_bytes=memory, draining=how == "draining")
+        if how == "draining":
+            hosts[name] = {"gpu_memory_bytes": memory, "draining": True}
+    hosts["open"] = {"gpu_memory_bytes": 24}
+    for _ in range(4):
+        rig.pass_time(1.0)
+        beat()
+    rig.prepare("p1", device_bytes=device_bytes, peak_bytes=peak_bytes)
+    assert rig.one(act.PrepareWorker).host_id in hosts
+    rig.run("x1", device_bytes=device_bytes, peak_bytes=peak_bytes)
+    granted = rig.all(act.GrantLease)
+    for _ in range(30):
+        rig.pass_time(1.0)
+        assert not rig.all(act.PowerOn)
+        assert not rig.all(act.DrainHost)
+        granted += rig.all(act.GrantLease)
+        beat()
+    assert [grant.lease.host_id for grant in granted] == ["open"]
 
 
 def test_worker_is_prepared_where_the_cell_will_run(unlike: Any) -> None:

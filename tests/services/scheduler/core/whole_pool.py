@@ -17,7 +17,7 @@ def best_placement(state: State, run: Run, preparing_on: HostId | None, now_s: f
     found: list[tuple[tuple[placement.Rank, str, int], Placement]] = []
     for host in state.hosts.open_for_work(now_s):
         if host.heartbeats < run.avoided.get(host.host_id, 0) or not host.fits(
-                run.recipe.gpu_count, run.gpu_bytes):
+                run.recipe.gpu_count, run.wanted_gpu_bytes(now_s, state.limits)):
             continue
         room = host_room(host, state.leases, now_s, state.limits)
         for option, grade in placement._options(run, room, preparing_on, now_s, state.limits):
