@@ -100,7 +100,7 @@ class DaemonOrders:
         request = worker_daemon_pb2.PrepareWorkerRequest(
             request_id=new_request_id(), session_id=action.session_id, epoch=action.epoch, recipe=recipe,
             worker_id=action.worker_id, stage=scheduler_pb2.WorkerStage.Name(action.stage),
-            gpu_indices=action.gpu_indices)
+            gpu_indices=action.gpu_indices, leave_device=action.leave_device)
         began_s = asyncio.get_running_loop().time()
         try:
             answer = await self._stub(action.address).PrepareWorker(request, timeout_s=self._prepare_timeout_s)

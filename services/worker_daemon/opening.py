@@ -7,10 +7,11 @@ their way, whatever it is doing (`WorkerPool.make_way`); a context alone stays b
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from looseleaf.errors import LooseLeafError
+from looseleaf.ids import WorkerId
 from looseleaf.services.worker_daemon.core.worker_life import Stage, WorkerFacts
 from looseleaf.services.worker_daemon.worker_process import WorkerProcess
 
@@ -34,6 +35,10 @@ class Opening:
     device: str = "none"
     delays: bool = False
     leased: Callable[[Collection[int]], bool] = _none_leased
+    # Whether other workers have left these GPUs, which is waited for; None: nobody can be there.
+    cleared: Callable[[Collection[int], WorkerId], Awaitable[bool]] | None = None
+    # A context must go too.
+    leave: bool = False
     began: bool = field(default=False, init=False)
 
     def serves(self, facts: WorkerFacts) -> bool:
@@ -43,7 +48,7 @@ class Opening:
         """
         if facts.has_run:
             return True
-        if self.stage < Stage.DEVICE_READY and facts.gpus:
+        if (self.stage < Stage.DEVICE_READY and facts.gpus) or (self.leave and facts.opened_gpus):
             return False
         return self.stage is Stage.HOST_READY or facts.opened_gpus in ((), self.gpus)
 
@@ -56,6 +61,11 @@ class Opening:
         if self.stage is Stage.HOST_READY or facts.has_run or facts.users > 1 or self.leased(self.gpus):
             return {}
         if facts.gpus == self.gpus or (facts.context_gpus == self.gpus and not load):
+            return {}
+        if load and self.cleared is not None and not await self.cleared(self.gpus, facts.worker_id):
+            # Who was to make way is still there: two do not fit.
+            return {}
+        if facts.users > 1 or self.leased(self.gpus):
             return {}
         self.began = True
         began_s = time.monotonic()

@@ -39,6 +39,8 @@ from looseleaf.v1 import recipe_pb2
 log = structlog.get_logger()
 
 TICK_S = 1.0
+# How long a preparation that goes on to a device waits for who was told to make way there.
+CLEARED_WAIT_S = 5.0
 # Ends of workers with unsaved variables that are told to the scheduler, and for how long.
 ENDED_HOLDERS_MAX = 64
 ENDED_HOLDERS_TOLD_S = 600.0
@@ -473,6 +475,13 @@ class WorkerPool:
                     "the GPU's last worker did not make way; nothing was run, run the cell again",
                     worker=facts.worker_id,
                 )
+
+    async def cleared(self, gpus: Iterable[int], but: WorkerId) -> bool:
+        """Whether nobody but that worker holds memory of these GPUs; those that do are waited for a little."""
+        holders = [self._processes[each.worker_id] for each in self.roster.on_gpus(gpus, but=but)]
+        if holders:
+            await asyncio.wait({holder.lost for holder in holders}, timeout=CLEARED_WAIT_S)
+        return all(holder.lost.done() for holder in holders)
 
     def facts(self) -> list[WorkerFacts]:
         """All live workers."""

@@ -81,7 +81,7 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
         """How far to go. Raises PreconditionFailed `GPU_UNKNOWN`."""
         host, gpus = self._host, tuple(request.gpu_indices)
         if not gpus or int(request.stage) not in (Stage.CONTEXT_READY, Stage.DEVICE_READY):
-            return Opening()
+            return Opening(leave=request.leave_device)
         if max(gpus) >= host.gpu_count:
             text = f"this host has {host.gpu_count} GPUs, not one numbered {max(gpus)}"
             raise PreconditionFailed("GPU_UNKNOWN", text)
@@ -90,7 +90,8 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
             held = (lease.gpus for lease in host.leases.held() if not lease.finished)
             return any(not set(wanted).isdisjoint(gpus) for gpus in held)
 
-        return Opening(Stage(request.stage), gpus, host.facts.device, host.facts.emulated_delays, leased)
+        return Opening(Stage(request.stage), gpus, host.facts.device, host.facts.emulated_delays, leased,
+            host.pool.cleared)
 
     async def EvictWorker(self, request: pb.EvictWorkerRequest, context: Any) -> pb.EvictWorkerResponse:
         """See the proto."""

@@ -116,6 +116,8 @@ class PrepareWorker:
     worker_id: WorkerId
     stage: WorkerStage = WorkerStage.HOST_READY
     gpu_indices: tuple[int, ...] = ()
+    # It must not keep a context either.
+    leave_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)

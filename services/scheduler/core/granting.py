@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from looseleaf.ids import HostId, SessionId
 from looseleaf.services.scheduler.core.actions import GrantLease, NotifyLease, UndrainHost
+from looseleaf.services.scheduler.core.contexts import in_the_way
 from looseleaf.services.scheduler.core.endings import end_lease, refuse_run, revoke, send_revoke
 from looseleaf.services.scheduler.core.events import EvictionEnded, GrantFailed, LeaseGranted
 from looseleaf.services.scheduler.core.facts import Lease, StartPath
@@ -20,6 +21,7 @@ from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.refusals import grants_refused, stale_epoch
 from looseleaf.services.scheduler.core.speculation import forget_forks
 from looseleaf.services.scheduler.core.state import State
+from looseleaf.services.scheduler.core.waiting import over_quota
 
 
 def place_runs(state: State, now_s: float) -> None:
@@ -65,12 +67,6 @@ def _take_back(state: State, run: Run, now_s: float) -> bool:
     state.surplus_since_s = None
     state.act(UndrainHost(host.host_id))
     return True
-
-
-def over_quota(state: State, run: Run) -> bool:
-    """True if the run must wait until other cells of its tenant have ended."""
-    limit = state.limits.tenant_gpus_max
-    return bool(limit) and state.shares.gpus(run.tenant) + run.recipe.gpu_count > limit
 
 
 def waiting_runs(state: State, now_s: float) -> list[Run]:
@@ -140,6 +136,10 @@ def _reserve(state: State, run: Run, target: Placement, now_s: float) -> None:
         state.greedy.evicted(worker)
         entry.evictions.add(worker_id)
         state.evict(host, worker, lease.lease_id)
+    for worker_id in in_the_way(state, host, target.gpu_indices, run.gpu_bytes, target.worker_id, now_s):
+        if worker_id not in entry.evictions:
+            entry.evictions.add(worker_id)
+            state.evict(host, host.workers[worker_id], lease.lease_id)
     if not entry.evictions:
         _dispatch(state, entry, now_s)
 

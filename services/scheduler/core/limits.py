@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from looseleaf.services.scheduler.core.facts import WorkerStage
+from looseleaf.units import MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,10 @@ class Limits:
     immediate_s: float = 0.05
     # Contexts of workers that only wait, on one GPU.
     contexts_per_gpu_max: int = 3
+    # What one takes of a GPU's memory at most.
+    context_bytes: int = 600 * MIB
+    # After a preparation found no device to open, none of its session tries again for this long, or until its cell ran.
+    device_retry_s: float = 30.0
     # GPU-seconds that a session may waste by data that lay on a device for nothing, and what each of its cells' adds to
     # it. Generous, since such a GPU is given to any Run at once: it bounds who pushes warm workers of others aside.
     waste_burst_gpu_s: float = 300.0

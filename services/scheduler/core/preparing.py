@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 
 from looseleaf.ids import HostId, LeaseId, Version, WorkerId
 from looseleaf.services.scheduler.core.actions import AnswerPreparation, PrepareWorker
+from looseleaf.services.scheduler.core.contexts import make_room
 from looseleaf.services.scheduler.core.events import PreparationFailed, PreparationRequested, WorkerPrepared
 from looseleaf.services.scheduler.core.eviction import evictable, eviction_rank
 from looseleaf.services.scheduler.core.facts import RecipeFacts, WorkerStage
@@ -162,6 +163,8 @@ def _order(state: State, event: PreparationRequested, host: Host, worker: Worker
     state.speculation.totals.ordered += 1
     if stage is WorkerStage.DEVICE_READY:
         clear_gpus(state, host, gpus, worker)
+    elif worker is None or worker.context_gpus != gpus:
+        make_room(state, host, gpus, event.session_id, now_s, lambda other: demote(state, host, other))
     if worker is not None:
         worker.preparing = True
         if not worker.gpu_indices:
@@ -198,6 +201,10 @@ def worker_prepared(state: State, event: WorkerPrepared, now_s: float) -> None:
         if not worker.stage.busy and event.worker_id not in state.leases.workers_in_use(host.host_id):
             worker.stage = worker.stage if worker.stage.ready else WorkerStage.HOST_READY
             demoted = _settle_on_gpus(state, worker, host, event, now_s)
+            if (preparation.gpu_indices or preparation.context_gpus) and event.stage is WorkerStage.HOST_READY:
+                # A run has taken the GPU, or it cannot be opened: the next keystroke finds it no better.
+                later_s = now_s + state.limits.device_retry_s
+                state.sessions.touch(preparation.session_id).device_not_before_s = later_s
             held = worker.prepared
             if held is not None and _cell(held) != _cell(preparation.recipe):
                 state.speculation.drop(worker)
@@ -249,7 +256,7 @@ def park(state: State, host: Host, worker: Worker, now_s: float) -> None:
 
 
 def demote(state: State, host: Host, worker: Worker) -> None:
-    """Frees the GPUs of a speculative worker; what it holds in host memory stays ready."""
+    """A speculative worker leaves its GPUs, with its context; what it holds in host memory stays ready."""
     assert worker.prepared is not None
     worker.preparing = True
     state.hosts.touch(host.host_id, worker)
@@ -258,7 +265,8 @@ def demote(state: State, host: Host, worker: Worker) -> None:
     state.preparations.add(Preparation(
         request_id, worker.session_id, epoch, worker.prepared, host.host_id, host.incarnation, worker.worker_id))
     state.act(PrepareWorker(
-        request_id, host.host_id, host.address, worker.session_id, epoch, worker.prepared, worker.worker_id))
+        request_id, host.host_id, host.address, worker.session_id, epoch, worker.prepared, worker.worker_id,
+        leave_device=True))
 
 
 def demote_expired(state: State, now_s: float) -> None:

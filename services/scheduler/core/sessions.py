@@ -23,6 +23,8 @@ class Session:
     # A new speculative worker only then, and the pause that led to it.
     fork_not_before_s: float = 0.0
     fork_pause_s: float = 0.0
+    # No preparation opens a device for it before that.
+    device_not_before_s: float = 0.0
 
     def count_run(self, now_s: float, half_life_s: float) -> float:
         """One more GPU cell; returns the decayed count."""

@@ -128,4 +128,4 @@ def count_fork(session: Session, now_s: float, limits: Limits) -> None:
 
 def forget_forks(session: Session) -> None:
     """Its cell ran: the next one begins anew."""
-    session.fork_pause_s, session.fork_not_before_s = 0.0, 0.0
+    session.fork_pause_s, session.fork_not_before_s, session.device_not_before_s = 0.0, 0.0, 0.0

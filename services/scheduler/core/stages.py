@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import chain
 
 from looseleaf.ids import LeaseId
+from looseleaf.services.scheduler.core.contexts import counts
 from looseleaf.services.scheduler.core.events import PreparationRequested
 from looseleaf.services.scheduler.core.eviction import eviction_rank
 from looseleaf.services.scheduler.core.facts import WorkerStage
@@ -12,6 +13,7 @@ from looseleaf.services.scheduler.core.hosts import Host, Worker
 from looseleaf.services.scheduler.core.rooms import HostRoom
 from looseleaf.services.scheduler.core.speculation import how_far
 from looseleaf.services.scheduler.core.state import State
+from looseleaf.services.scheduler.core.waiting import any_waits_for_gpus
 
 _HOST: tuple[WorkerStage, tuple[int, ...]] = (WorkerStage.HOST_READY, ())
 
@@ -28,9 +30,12 @@ def choose_stage(
         return (WorkerStage.DEVICE_READY, worker.gpu_indices) if kept else _HOST
     if how_far(event, limits, gpu_idle=True, may_spend=True) is WorkerStage.HOST_READY:
         return _HOST
+    if now_s < state.sessions.touch(event.session_id).device_not_before_s:
+        return _HOST
     idle = _idle_gpus(state, event, host, worker, now_s)
     stage = how_far(
-        event, limits, gpu_idle=bool(idle) and not len(state.queue), may_spend=may_spend(state, event, worker))
+        event, limits, gpu_idle=bool(idle) and not any_waits_for_gpus(state),
+        may_spend=may_spend(state, event, worker))
     if stage is WorkerStage.DEVICE_READY:
         return stage, idle
     if stage is WorkerStage.CONTEXT_READY:
@@ -53,7 +58,10 @@ def may_spend(state: State, event: PreparationRequested, worker: Worker | None) 
         return False
     if worker is not None and worker.worker_id in state.speculation.parked:
         return True
-    wanted = state.speculation.gpus_of(session.tenant) + event.recipe.gpu_count
+    coming = sum(
+        len(other.gpu_indices) for other in state.preparations
+        if other.gpu_indices and state.sessions.tenant(other.session_id) == session.tenant)
+    wanted = state.speculation.gpus_of(session.tenant) + coming + event.recipe.gpu_count
     return wanted <= state.speculative_gpus_max(session.tenant)
 
 
@@ -122,7 +130,7 @@ def _likely_gpus(
     if room is None:
         return ()
     contexts = dict.fromkeys([*room.free, *room.warm], 0)
-    opened = [other.context_gpus for other in host.workers.values()]
+    opened = [other.context_gpus for other in host.workers.values() if counts(state, other, now_s)]
     opening = [
         coming.context_gpus for coming in state.preparations.on_host(host.host_id) if not coming.worker_id]
     for index in chain.from_iterable([*opened, *opening]):

@@ -13,6 +13,7 @@ from execution_bench import ONE, RECIPE, Bench, hang
 
 from looseleaf.errors import CapacityExceeded, LooseLeafError, NotFound, Unavailable
 from looseleaf.ids import Epoch, ExecutionId, LeaseId, SessionId, WorkerId
+from looseleaf.services.worker_daemon import pool as pool_module
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.core.worker_life import Stage
 from looseleaf.services.worker_daemon.opening import Opening
@@ -131,6 +132,30 @@ async def test_worker_that_must_leave_its_device_is_replaced(
     assert new is not old and (new.facts.stage, new.facts.prepared_source_hash) == (stage, RECIPE.source_hash)
     assert new.facts.opened_gpus == (wish.gpus if stage is not Stage.HOST_READY else ())
     await within(old.lost)
+
+
+async def test_worker_that_must_leave_its_context_is_replaced_and_one_without_stays(bench: Bench) -> None:
+    old = (await bench.pool.prepare_ahead(None, SESSION, ONE, RECIPE, context(0))).worker
+    new = (await bench.pool.prepare_ahead(old.facts.worker_id, SESSION, ONE, None, Opening(leave=True))).worker
+    assert new is not old and (new.facts.stage, new.facts.opened_gpus) == (Stage.HOST_READY, ())
+    again = (await bench.pool.prepare_ahead(new.facts.worker_id, SESSION, ONE, None, Opening(leave=True))).worker
+    assert again is new
+
+
+@pytest.mark.parametrize("goes", [True, False])
+async def test_data_come_to_a_gpu_once_its_last_worker_has_left(
+    bench: Bench, goes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "CLEARED_WAIT_S", 20.0 if goes else 0.0)
+    _execution, saved = await bench.run(gpus=(0,))
+    opening = device(0)
+    opening.cleared = bench.pool.cleared
+    preparing = asyncio.create_task(bench.pool.prepare_ahead(None, SESSION, ONE, RECIPE, opening))
+    if goes:
+        await until(lambda: len(bench.parts.forker.workers) == 2 and "prepare" in bench.parts.forker.workers[1].asked)
+        assert await bench.pool.evict_for_others(WorkerId(saved.worker_id), ONE)
+    facts = (await within(preparing)).worker.facts
+    assert facts.stage is (Stage.DEVICE_READY if goes else Stage.HOST_READY)
 
 
 async def test_context_serves_further_preparations_of_any_stage(bench: Bench) -> None:

@@ -157,6 +157,74 @@ def test_contexts_that_only_wait_are_few_on_one_gpu(new_rig: Any) -> None:
     assert stages == [CONTEXT, CONTEXT, HOST]
 
 
+def test_contexts_of_cells_in_which_nobody_types_shut_nobody_out_and_are_left(new_rig: Any) -> None:
+    rig = new_rig(prepare_stage_max=CONTEXT, heartbeat_suspect_s=900.0, heartbeat_dead_s=1000.0)
+    rig.heartbeat(gpus=1)
+    for number in range(3):
+        rig.prepare(f"s{number}", source=f"c{number}", device_bytes=SMALL)
+        done(rig, f"w{number}")
+        rig.now_s += 1
+    rig.prepare("new", source="c", device_bytes=SMALL)
+    assert rig.one(act.PrepareWorker).stage is HOST
+    done(rig, "w9")
+    rig.now_s += 20
+    rig.prepare("new", source="c", device_bytes=SMALL)
+    back, order = rig.all(act.PrepareWorker)
+    assert (back.worker_id, back.stage, back.leave_device) == ("w0", HOST, True)
+    assert (order.worker_id, order.stage, order.leave_device) == ("w9", CONTEXT, False)
+    # What was prepared stays so, in a worker that is bound to no GPU.
+    rig.send(ev.WorkerPrepared(back.request_id, WorkerId("w10"), 50.0))
+    rig.run("x0", "s0", source="c0")
+    assert rig.one(act.GrantLease).lease.worker_id == "w10"
+
+
+def test_contexts_make_way_for_a_cell_that_needs_their_memory(new_rig: Any) -> None:
+    rig = new_rig(prepare_stage_max=CONTEXT, context_bytes=10)
+    rig.heartbeat(gpus=1, gpu_memory_bytes=100)
+    rig.prepare("s1", source="a", device_bytes=1)
+    done(rig, "w1")
+    rig.finish(rig.lease("x0", "s2", device_bytes=90))
+    rig.run("x2", "s3", device_bytes=91)
+    assert {order.worker_id for order in rig.all(act.EvictWorker)} >= {"w1"}
+
+
+def test_device_that_cannot_be_opened_is_left_alone_for_a_while(new_rig: Any) -> None:
+    rig = new_rig(prepare_stage_max=CONTEXT, heartbeat_suspect_s=900.0, heartbeat_dead_s=1000.0)
+    rig.heartbeat(gpus=1)
+    orders = 0
+    for _ in range(100):
+        rig.prepare("s1", source="a", device_bytes=SMALL)
+        for order in rig.all(act.PrepareWorker):
+            # Killed by the attempt, forked anew, left in host memory.
+            orders += 1
+            rig.send(ev.WorkerPrepared(order.request_id, WorkerId(f"w{orders}"), 100.0))
+        rig.now_s += 0.2
+    assert orders == 1
+    rig.now_s += 30
+    rig.prepare("s1", source="a", device_bytes=SMALL)
+    assert rig.one(act.PrepareWorker).stage is CONTEXT
+
+
+def test_run_that_waits_for_its_tenants_quota_keeps_nobodys_data_off_a_gpu(new_rig: Any) -> None:
+    rig = new_rig(prepare_stage_max=DEVICE, tenant_gpus_max=1, tenant_speculation_share=1.0)
+    rig.heartbeat(gpus=8)
+    for number in (1, 2):
+        rig.run(f"x{number}", f"a{number}", tenant="a")
+    assert len(rig.scheduler.state.queue) == 1
+    rig.prepare("b1", device_bytes=LARGE, tenant="b")
+    assert rig.one(act.PrepareWorker).stage is DEVICE
+
+
+def test_tenants_part_counts_what_is_on_its_way(new_rig: Any) -> None:
+    rig = new_rig(prepare_stage_max=DEVICE)
+    rig.heartbeat(gpus=8)
+    stages = []
+    for number in range(4):
+        rig.prepare(f"s{number}", source=f"c{number}", device_bytes=LARGE, tenant="a")
+        stages.append(rig.one(act.PrepareWorker).stage)
+    assert stages == [DEVICE, DEVICE, CONTEXT, CONTEXT]
+
+
 def test_data_on_a_gpu_make_way_for_a_run_at_once(new_rig: Any) -> None:
     rig = new_rig(prepare_stage_max=DEVICE)
     rig.heartbeat(gpus=1)
