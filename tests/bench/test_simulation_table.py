@@ -13,6 +13,7 @@ from simulation_table import TABLES, Row, Runs, show
 from looseleaf.sim.kept import KeptResults
 from looseleaf.sim.model import Model, load_model
 from looseleaf.sim.results import SeedResult
+from looseleaf.sim.runner import simulate_seed
 
 
 def rows_of(name: str) -> list[Row]:
@@ -34,11 +35,9 @@ def test_run_that_was_broken_off_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:
     simulated: list[int] = []
-    plain = simulation_table.simulate_seed
-
     def counted(model: Model, policy: str, sessions: int, seed: int, streams: Any) -> SeedResult:
         simulated.append(seed)
-        return plain(model, policy, sessions, seed, streams)
+        return simulate_seed(model, policy, sessions, seed, streams)
 
     monkeypatch.setattr(simulation_table, "simulate_seed", counted)
     row = Row("pinned", load_model("w1").changed(hours=0.5), "pinned", 3)
