@@ -78,9 +78,11 @@ def ensure_thread() -> None:
 
 
 def attach(gpus: Sequence[int], delays: bool = False) -> None:
-    """See DeviceBackend.attach."""
-    if _installed is not None:
-        _installed.attach(gpus, delays)
+    """See DeviceBackend.attach. Before torch is imported: as many devices as `gpus` are there once it is.
+
+    Raises Unsupported `NO_DEVICE` where no devices are installed.
+    """
+    (_installed if _installed is not None else NoneBackend()).attach(gpus, delays)
 
 
 def touched() -> float | None:

@@ -92,6 +92,14 @@ class CudaBackend:
         self.apply_device_state(self._pending)
         self.reset_touch()
 
+    def attach_at_first_use(self, count: int) -> None:
+        """The `count` devices are visible since before torch was imported: the cell that imports it opens them."""
+        for index, value in enumerate(self._pending.generators[:count]):
+            # torch itself keeps it until CUDA is initialized.
+            torch.cuda.set_rng_state(torch.frombuffer(bytearray(value), dtype=torch.uint8), index)
+        if 0 < (current := self._pending.current_device) < count:
+            torch.cuda._lazy_call(lambda: torch.cuda.set_device(current))
+
     def resident_bytes(self) -> dict[str, int]:
         if not torch.cuda.is_initialized():
             return {}

@@ -51,6 +51,8 @@ class Installation:
             self.gpus.session_bytes = session_bytes
         self._backend: Any = None
         self._pending: DeviceState | None = None
+        # Real GPUs that were attached before torch was there.
+        self._attached_early = 0
         # Those who asked for raw access before torch was there, with their threads.
         self._raw_later: list[tuple[int, contextlib.ExitStack]] = []
         self._hook = PostImportHook("torch", self._torch_imported)
@@ -109,6 +111,8 @@ class Installation:
             self._backend = module.CudaBackend()
         if self._pending is not None:
             self._backend.apply_device_state(self._pending)
+        if self._attached_early:
+            self._backend.attach_at_first_use(self._attached_early)
         for thread, inside in self._raw_later:
             if thread == threading.get_ident():
                 inside.enter_context(self._backend.raw())
@@ -143,9 +147,12 @@ class Installation:
             self._backend.ensure_thread()
 
     def attach(self, gpus: Sequence[int], delays: bool) -> None:
-        """Open a context; before torch is imported, only note how many devices there are."""
-        if self._backend is not None:
-            self._backend.attach(gpus, delays)
+        """Open a context; before torch is imported, only note how many devices there are.
+
+        Raises Unsupported `NO_DEVICE`.
+        """
+        if self._backend is not None or self.kind == "none":
+            self.backend().attach(gpus, delays)
             return
         if self.kind == "emulated":
             self.gpus.delays = delays
@@ -154,6 +161,7 @@ class Installation:
         elif self.kind == "cuda":
             # The driver reads this once, at its first use, which cannot be before torch is imported.
             os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
+            self._attached_early = len(gpus)
 
     def device_state(self) -> DeviceState:
         """The backend's, or what shall be applied to it."""

@@ -150,7 +150,7 @@ class WorkerState:
                 raise Unsupported("DEVICE_FIXED", text)
             if fields.text(request, "device") == "cuda":
                 os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(gpu) for gpu in gpus)
-            devices.backend().attach(gpus, fields.boolean(request, "delays", False))
+            devices.attach(gpus, fields.boolean(request, "delays", False))
             self._opened = gpus
             self._opened_with = _device_settings()
         if not ahead:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -51,3 +54,25 @@ def test_bytes_travel_to_the_device_and_back() -> None:
         assert torch.equal(torch.rand(3, device="cuda"), drawn)
     finally:
         devices.uninstall()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no NVIDIA GPU, or a torch without CUDA")
+def test_gpu_that_was_attached_before_torch_was_imported_is_opened_with_the_sessions_generators() -> None:
+    code = """
+import sys
+from looseleaf import devices
+from looseleaf.devices.backend import DeviceState
+devices.install("worker", "cuda", 1)
+state = (5).to_bytes(8, "little") + bytes(8)
+devices.apply_device_state(DeviceState(0, (state,)))
+devices.attach([0])
+assert "torch" not in sys.modules
+import torch
+assert not torch.cuda.is_initialized() and devices.touched() is None
+drawn = torch.rand(3, device="cuda")
+assert devices.touched() is not None
+torch.cuda.manual_seed(5)
+assert torch.equal(drawn, torch.rand(3, device="cuda")), "as the session's generator draws"
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

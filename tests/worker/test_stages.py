@@ -229,6 +229,25 @@ def test_cell_that_uses_no_device_has_no_first_touch(make_worker: MakeWorker) ->
     assert worker.finish(worker.begin("import torch\ntorch.ones(3).sum();"))["first_touch_s"] is None
 
 
+def test_gpus_are_attached_where_torch_is_not_imported_yet(
+    make_worker: MakeWorker, start_zygote: Callable[..., Any]
+) -> None:
+    bare = start_zygote("json", **EMULATED)
+    worker = make_worker(zygote=bare, **EMULATED)
+    worker.link.request("attach", {"gpus": [0, 1], "device": "emulated", "delays": False}, timeout_s=60)
+    ended = worker.finish(worker.begin("import json, sys\nmade = 'torch' in sys.modules, json.dumps([2])"))
+    assert (ended["reply"]["status"], ended["first_touch_s"]) == ("ok", None), ended
+    ended = worker.finish(worker.begin("import torch\nw = torch.arange(100_000., device='cuda:1')", 2))
+    assert ended["reply"]["status"] == "ok" and ended["first_touch_s"] is not None, ended
+    expression = "made, w.device, torch.cuda.device_count(), w[-1].item()"
+    assert shown(worker, expression, 3) == "(False, '[2]') cuda:1 2 99999.0"
+    # What lives on a device comes back too where nobody has imported torch before.
+    second = make_worker(worker.store, prepare=False, zygote=bare, **EMULATED)
+    assert second.prepare(["w"])["waiting"] == ["w"]
+    second.link.request("attach", {"gpus": [0, 1], "device": "emulated", "delays": False}, timeout_s=60)
+    assert shown(second, "w.device, w[-1].item()", 4) == "cuda:1 99999.0"
+
+
 def test_attach_of_gpus_to_a_worker_without_devices_is_refused(worker: Worker) -> None:
     with pytest.raises(Exception, match="NO_DEVICE"):
         worker.link.request("attach", {"gpus": [0], "device": "none", "delays": False}, timeout_s=60)
