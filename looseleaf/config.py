@@ -140,8 +140,10 @@ class SchedulerConfig(ServiceConfig):
     prepare_timeout_s: float = Field(default=30.0, gt=0, description="limit of one preparation")
     preparations_per_host_max: int = Field(default=8, ge=1, description="prepared, never used workers on a host")
     prepare_up_to: Literal["host_ready", "context_ready", "device_ready"] = Field(
-        default="context_ready", description="how far cells are prepared before Run: in memory, with a context open on a"
-        " GPU, or with their data on a GPU that nobody needs")
+        default="context_ready",
+        description="how far cells are prepared before Run: in memory, with a context open on a GPU, or with their data"
+        " on a GPU that nobody needs",
+    )
     speculation_expiry_s: float = Field(default=20.0, gt=0, description="life of a preparation without keystrokes")
     journal_executions_max: int = Field(default=20_000, ge=100, description="ended executions kept in the journal")
     database: Literal["rocksdb-py", "rocksdict"] = Field(default="rocksdb-py", description="binding of the journal")
