@@ -136,7 +136,8 @@ def _reserve(state: State, run: Run, target: Placement, now_s: float) -> None:
         state.greedy.evicted(worker)
         entry.evictions.add(worker_id)
         state.evict(host, worker, lease.lease_id)
-    for worker_id in in_the_way(state, host, target.gpu_indices, run.gpu_bytes, target.worker_id, now_s):
+    gpu_bytes = run.wanted_gpu_bytes(now_s, state.limits)
+    for worker_id in in_the_way(state, host, target.gpu_indices, gpu_bytes, target.worker_id, now_s):
         if worker_id not in entry.evictions:
             entry.evictions.add(worker_id)
             state.evict(host, host.workers[worker_id], lease.lease_id)
