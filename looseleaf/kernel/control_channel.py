@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+from looseleaf.errors import LooseLeafError
 from looseleaf.kernel.gpu_run import GpuRun
 from looseleaf.kernel.messages import message_type_of
 from looseleaf.kernel.preparations import PREPARE_REPLY, PREPARE_REQUEST, join_first
@@ -53,7 +55,11 @@ class ControlChannel:
             await join_first(self._join, self.io_loop.asyncio_loop)
         await self._idle_commits.before_preparation(content)
 
-    def _join(self) -> None:
+    async def _join(self) -> None:
+        if not self._busy:
+            with suppress(LooseLeafError):
+                await self.looseleaf.open_aside(insist=False)
+        # A cell that came meanwhile joins by itself.
         if not self._busy:
             self.looseleaf.try_connect()
 

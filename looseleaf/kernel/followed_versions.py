@@ -51,7 +51,7 @@ class FollowedVersions(ABC):
         """See KernelSession."""
 
     @abstractmethod
-    def connect(self, *, insist: bool = True) -> ThreadedLink:
+    async def connected(self) -> ThreadedLink:
         """See KernelSession."""
 
     @abstractmethod
@@ -151,7 +151,7 @@ class FollowedVersions(ABC):
         Raises the daemon's or the store's error; joining the cluster again, before the next cell, then does the same.
         """
         with self._rejoining_after_failure():
-            link = self.connect()
+            link = await self.connected()
             assert self.tracker is not None
             body = await on_thread(self._raise_epoch, link)
             self.tracker.epoch = Epoch(fields.integer(body, "epoch"))

@@ -164,7 +164,7 @@ class GpuRun:
 
     async def _ready_once(self) -> ThreadedLink:
         session = self._session
-        link = session.connect()
+        link = await session.connected()
         self._commit()
         # Exact now: the commit has looked at every object.
         self._recipe = route(self._request, session.runs.executed, session.facts(), session.version)
@@ -228,7 +228,7 @@ class GpuRun:
         patience_s, began_s, told = self._session.config.recover_timeout_s, time.monotonic(), False
         while True:
             try:
-                return self._session.connect()
+                return await self._session.connected()
             except LooseLeafError as failed:
                 # Whatever keeps this kernel out, the cell may have run.
                 hopeless = not isinstance(failed, (Unavailable, Timeout))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, cast
@@ -57,9 +60,13 @@ class Welcome:
         )  # fmt: skip
 
 
+_Opened = tuple[ThreadedLink, Welcome]
+
+
 class DaemonLink:
     """At most one connection; `connect` returns the live one or makes it, and refuses at once while the daemon is away.
 
+    `open_aside` makes it on a thread, while the main thread serves others; there are never two tries at a time.
     After a failed try the next one is made no sooner than `reconnect_interval_s` later, and ever later after tries that
     had to time out, so that a kernel without a cluster runs its CPU cells at full speed.
     """
@@ -68,6 +75,8 @@ class DaemonLink:
         self._config = config
         self._on_event = on_event
         self._link: ThreadedLink | None = None
+        # A try on a thread that nobody has taken the outcome of.
+        self._opening: Future[_Opened] | None = None
         self._next_try_s = 0.0
         self._silent_tries = 0
         self._last_error: LooseLeafError | None = None
@@ -92,22 +101,61 @@ class DaemonLink:
     ) -> tuple[ThreadedLink, bool]:
         """The connection and whether it is new. `insist`: try now, however short ago the last try failed.
 
-        `running`: a cell of this kernel that a worker runs, and the epoch in which it does: nobody shall fence it.
+        Waits for a try that is under way, and takes its outcome. `running`: a cell of this kernel that a worker runs,
+        and the epoch in which it does: nobody shall fence it.
         Raises Unavailable `NO_CLUSTER` or the daemon's refusal.
         """
         if (link := self.live) is not None:
             return link, False
-        if self._last_error is not None and not insist and time.monotonic() < self._next_try_s:
+        if self._opening is None and self._last_error is not None and not insist and self._paused:
             raise self._last_error
+        opening, self._opening = self._opening, None
         try:
-            self._link = self._open(session_id, title, running)
+            self._link, self.welcome = (
+                opening.result() if opening is not None else self._open(session_id, title, running)
+            )
         except (OSError, LooseLeafError) as error:
             self._last_error = self._refused(error)
             raise self._last_error from error
         self._last_error, self._silent_tries = None, 0
         return self._link, True
 
-    def _open(self, session_id: str, title: str, running: tuple[str, int] | None) -> ThreadedLink:
+    async def open_aside(
+        self, session_id: str, title: str, *, insist: bool, running: tuple[str, int] | None = None
+    ) -> None:
+        """Makes on a thread what `connect` will then find or refuse at once. Main thread only. Raises as `connect`."""
+        if self.live is not None or (self._opening is None and not insist and self._paused):
+            return
+        if self._opening is None:
+            self._opening = self._begin(session_id, title, running)
+        opening = self._opening
+        try:
+            await asyncio.wrap_future(opening)
+        except (OSError, LooseLeafError) as error:
+            # Unless somebody could not wait, and has heard of it.
+            if self._opening is opening:
+                self._opening, self._last_error = None, self._refused(error)
+                raise self._last_error from error
+
+    def _begin(self, session_id: str, title: str, running: tuple[str, int] | None) -> Future[_Opened]:
+        opening = Future[_Opened]()
+        # Nobody who stops waiting for it can cancel it.
+        opening.set_running_or_notify_cancel()
+
+        def work() -> None:
+            try:
+                opening.set_result(self._open(session_id, title, running))
+            except BaseException as error:
+                opening.set_exception(error)
+
+        threading.Thread(target=work, name="looseleaf-connect", daemon=True).start()
+        return opening
+
+    @property
+    def _paused(self) -> bool:
+        return time.monotonic() < self._next_try_s
+
+    def _open(self, session_id: str, title: str, running: tuple[str, int] | None) -> _Opened:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         sock.settimeout(self._config.connect_timeout_s)
         try:
@@ -122,11 +170,11 @@ class DaemonLink:
             hello["running"], hello["epoch"] = running
         try:
             body, _fds = link.request("hello", hello, timeout_s=self._config.connect_timeout_s)
-            self.welcome = Welcome.of(body)
+            welcome = Welcome.of(body)
         except BaseException:
             link.close()
             raise
-        return link
+        return link, welcome
 
     def _take_event(self, message: Message, fds: list[int]) -> None:
         close_fds(fds)
@@ -151,7 +199,15 @@ class DaemonLink:
         )
 
     def close(self) -> None:
-        """Ends the connection."""
+        """Ends the connection, also one that is being made."""
+        if (opening := self._opening) is not None:
+            self._opening = None
+            opening.add_done_callback(_close_opened)
         if self._link is not None:
             self._link.close()
             self._link = None
+
+
+def _close_opened(opening: Future[_Opened]) -> None:
+    if opening.exception() is None:
+        opening.result()[0].close()

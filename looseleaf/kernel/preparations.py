@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from looseleaf.errors import LooseLeafError
 from looseleaf.kernel.edit_signals import EditSignal
 from looseleaf.kernel.gpu_state import GpuState
-from looseleaf.kernel.main_thread import call_on
 from looseleaf.kernel.pages import Pages
 
 log = logging.getLogger("looseleaf.kernel")
@@ -93,13 +92,15 @@ class Preparations:
         return {"status": "ok", **told}
 
 
-async def join_first(join: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
-    """Has `join` called on the main thread's `loop`: a notebook's first text comes before its first cell has run.
+async def join_first(join: Callable[[], Coroutine[Any, Any, None]], loop: asyncio.AbstractEventLoop) -> None:
+    """Has `join` run on the main thread's `loop`: a notebook's first text comes before its first cell has run.
 
     Waits `JOIN_BEFORE_PREPARE_S` at most.
     """
     try:
-        await asyncio.wait_for(asyncio.wrap_future(call_on(loop, join)), JOIN_BEFORE_PREPARE_S)
+        joining = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(join(), loop))
+        # What others may already wait for goes on.
+        await asyncio.wait_for(asyncio.shield(joining), JOIN_BEFORE_PREPARE_S)
     except TimeoutError:
         log.info("edited_before_joined")
 

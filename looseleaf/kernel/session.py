@@ -108,8 +108,7 @@ class KernelSession(FollowedVersions):
         """
         if self._problem is not None:
             raise self._problem
-        running = (self.running, int(self.epoch)) if self.running else None
-        link, new = self._link.connect(self.session_id, self.title, insist=insist, running=running)
+        link, new = self._link.connect(self.session_id, self.title, insist=insist, running=self._running)
         if new:
             try:
                 self._joined(link)
@@ -118,6 +117,20 @@ class KernelSession(FollowedVersions):
                 self._link.close()
                 raise
         return link
+
+    @property
+    def _running(self) -> tuple[str, int] | None:
+        return (self.running, int(self.epoch)) if self.running else None
+
+    async def open_aside(self, *, insist: bool) -> None:
+        """Has a connection made that `connect` then takes; meanwhile the main thread serves others. Raises as it."""
+        if self._problem is None:
+            await self._link.open_aside(self.session_id, self.title, insist=insist, running=self._running)
+
+    async def connected(self) -> ThreadedLink:
+        """As `connect`; the main thread serves others while a daemon does not answer."""
+        await self.open_aside(insist=True)
+        return self.connect()
 
     def try_connect(self) -> bool:
         """Whether there is a cluster; never raises."""

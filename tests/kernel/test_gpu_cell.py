@@ -244,7 +244,7 @@ async def test_daemon_that_stays_away_is_told_of_once(monkeypatch: pytest.Monkey
     tries: list[Any] = [GONE, GONE, "the link"]
     shown: list[str] = []
 
-    def connect() -> Any:
+    async def connected() -> Any:
         if isinstance(found := tries.pop(0), LooseLeafError):
             raise found
         return found
@@ -252,7 +252,7 @@ async def test_daemon_that_stays_away_is_told_of_once(monkeypatch: pytest.Monkey
     publishers = Publishers(
         lambda _parent, _kind, content, *_: shown.append(content["text"]), lambda *_: None, dict
     )  # fmt: skip
-    fakes: Any = SimpleNamespace(config=SimpleNamespace(recover_timeout_s=9.0), connect=connect)
+    fakes: Any = SimpleNamespace(config=SimpleNamespace(recover_timeout_s=9.0), connected=connected)
     run = GpuRun(fakes, fakes, fakes, CellFrame(1, publishers.request({}), None), 0.0)
     assert await run._rejoin(GONE) == "the link"  # type: ignore[comparison-overlap]
     assert len(shown) == 1 and "9 s at most" in shown[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -69,3 +70,57 @@ def test_connect_with_a_strange_answer_leaves_no_connection(config: KernelConfig
     with pytest.raises(InvalidArgument, match="abacus"):
         link.connect("s-1", "t", insist=True)
     assert link.live is None and link.current is None
+
+
+def test_try_aside_keeps_nobody_waiting_and_is_never_made_twice(config: KernelConfig, new_daemon: Any) -> None:
+    link = link_to(replace(config, connect_timeout_s=60.0))
+
+    async def silent() -> None:
+        loop = asyncio.get_running_loop()
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.setblocking(False)
+            listener.bind(config.endpoint)
+            listener.listen()
+            tries = [asyncio.create_task(link.open_aside("s-1", "t", insist=True)) for _ in range(3)]
+            # The loop serves others: nobody has answered the hello yet.
+            kernel, _address = await loop.sock_accept(listener)
+            assert await loop.sock_recv(kernel, 1) and not any(task.done() for task in tries)
+            tries[0].cancel()
+            kernel.close()
+            ends = await asyncio.gather(*tries, return_exceptions=True)
+            assert isinstance(ends[0], asyncio.CancelledError), ends
+            told = [end for end in ends if isinstance(end, Unavailable)]
+            assert [end.reason for end in told] == ["NO_CLUSTER"], ends
+            with pytest.raises(BlockingIOError):
+                listener.accept()
+        # A failure is heard of once, and counts for those who do not insist.
+        await link.open_aside("s-1", "t", insist=False)
+        with pytest.raises(Unavailable):
+            link.connect("s-1", "t", insist=False)
+
+    asyncio.run(silent())
+    Path(config.endpoint).unlink()
+    daemon = new_daemon()
+
+    async def answered() -> None:
+        await asyncio.gather(*(link.open_aside("s-1", "t", insist=True) for _ in range(2)))
+        assert link.current is None, "nobody has taken it"
+        assert link.connect("s-1", "t", insist=True)[1] is True
+        await link.open_aside("s-1", "t", insist=True)
+        assert link.connect("s-1", "t", insist=True)[1] is False
+        link.close()
+        # Somebody who cannot wait for the loop takes what is being made.
+        task = asyncio.create_task(link.open_aside("s-1", "t", insist=True))
+        await asyncio.sleep(0)
+        assert link.connect("s-1", "t", insist=True)[1] is True
+        await task
+        link.close()
+        # Made for nobody any more.
+        task = asyncio.create_task(link.open_aside("s-1", "t", insist=True))
+        await asyncio.sleep(0)
+        link.close()
+        await task
+        assert link.live is None
+
+    asyncio.run(answered())
+    assert daemon.count("hello") == 3 and daemon.wait_for("hello", 3)
