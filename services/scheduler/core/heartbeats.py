@@ -65,9 +65,11 @@ def heartbeat_received(state: State, event: HeartbeatReceived, now_s: float) -> 
 
 
 def _taken_gpus(state: State, host_id: HostId) -> set[int]:
-    """GPUs of a host that a lease holds or a preparation is to lie on."""
+    """GPUs of a host that a lease holds, or on which a preparation is to lie or to open a context."""
     leased = {index for entry in state.leases.on_host(host_id) for index in entry.lease.gpu_indices}
-    return leased | {index for prepare in state.preparations.on_host(host_id) for index in prepare.gpu_indices}
+    return leased | {
+        index for prepare in state.preparations.on_host(host_id)
+        for index in (*prepare.gpu_indices, *prepare.context_gpus)}
 
 
 def _known_host(state: State, event: HeartbeatReceived, now_s: float) -> Host | None:

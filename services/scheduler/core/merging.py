@@ -58,7 +58,8 @@ def merge_report(
     merge = Merge()
     if report.gpu_used_bytes:
         bound = {index for worker in host.workers.values() for index in (*worker.gpu_indices, *worker.context_gpus)}
-        ours = bound | {index for told in report.workers for index in told.gpu_indices} | taken
+        told_of = {index for told in report.workers for index in (*told.gpu_indices, *told.context_gpus)}
+        ours = bound | told_of | taken
         merge.changed = host.foreign.measured(report.gpu_used_bytes, ours, now_s, limits.gpu_settle_s)
     leased = {index for lease in report.leases for index in lease.gpu_indices}
     seen = set()

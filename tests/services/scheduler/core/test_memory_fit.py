@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looseleaf.ids import HostId
+from looseleaf.ids import HostId, WorkerId
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
-from looseleaf.services.scheduler.core.facts import ExecutionState, Lease, WorkerStage
+from looseleaf.services.scheduler.core.facts import ExecutionState, Lease, WorkerReport, WorkerStage
 from looseleaf.services.scheduler.core.foreign_memory import ForeignMemory
 from looseleaf.services.scheduler.core.shapes import HostShape
 from tests.services.scheduler.core.conftest import Rig
@@ -32,6 +33,35 @@ def test_others_are_taken_to_use_what_is_in_use_where_none_of_ours_has_been_and_
         known = used if settled else min(known, used)
         assert foreign.on(0) == known == foreign.most_bytes
         assert foreign.on(1) == 0
+
+
+@pytest.mark.parametrize("stage", [WorkerStage.CONTEXT_READY, WorkerStage.DEVICE_READY])
+def test_what_a_preparation_of_ours_takes_of_a_gpu_is_nobody_elses(
+    new_rig: Any, worker: Any, stage: WorkerStage
+) -> None:
+    rig = new_rig(prepare_stage_max=stage, heartbeat_suspect_s=9e3, heartbeat_dead_s=9e3)
+
+    def beat(used_bytes: int, *workers: WorkerReport) -> None:
+        rig.heartbeat(gpus=1, gpu_memory_bytes=1000, gpu_used_bytes=(used_bytes,), workers=workers)
+
+    for _ in range(20):
+        beat(0)
+        rig.now_s += 1
+    rig.prepare("s1", source="a", device_bytes=600)
+    order = rig.one(act.PrepareWorker)
+    assert (order.stage, order.gpu_indices) == (stage, (0,))
+    # Before its answer, from a worker that nobody has told of yet; then for long.
+    beat(500)
+    beat(500, replace(worker("w1", "s1", WorkerStage.IMPORTED), context_gpus=(0,)))
+    gpus = (0,) if stage is WorkerStage.DEVICE_READY else ()
+    rig.send(ev.WorkerPrepared(order.request_id, WorkerId("w1"), 100.0, stage=stage, gpu_indices=(0,)))
+    ready = replace(worker("w1", "s1", stage, gpus=gpus, prepared="a"), context_gpus=() if gpus else (0,))
+    for _ in range(100):
+        rig.now_s += 1
+        beat(500, ready)
+    assert rig.scheduler.state.hosts.get(HostId("h0")).foreign.on(0) == 0
+    rig.run("x1", "s1", source="a", device_bytes=600)
+    assert rig.one(act.GrantLease).lease.gpu_indices == (0,)
 
 
 @pytest.fixture
