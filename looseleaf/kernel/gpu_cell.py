@@ -40,6 +40,8 @@ STREAM_KEYS: Final = ("type", "name", "origin")
 NEWS: Final = frozenset({"recipe", "queue", "lease", "stage"})
 # The wire's WorkerStage of a cell that has begun.
 RUNNING: Final = 6
+# What a host's next daemon says of a cell for which the last one had only begun to make a worker ready.
+NOT_STARTED: Final = "CELL_NOT_STARTED"
 # Comm messages that wait for the cell; more of them wait for its end.
 COMMS_WAITING_MAX: Final = 1000
 
@@ -166,7 +168,7 @@ class GpuCell:
             try:
                 return await self._ask_daemon(type_, body)
             except LooseLeafError as error:
-                if type_ == "resume" and not isinstance(error, Unavailable):
+                if type_ == "resume" and not isinstance(error, Unavailable) and error.reason != NOT_STARTED:
                     text = "the daemon that was started anew cannot follow this cell; whether it finished is not known"
                     raise Unavailable("HOST_LOST", text) from error
                 # Before its first stage nobody says that the host has it: only the store's head tells.

@@ -15,7 +15,7 @@ from looseleaf.ids import ExecutionId, new_execution_id
 from looseleaf.kernel.before_cell import ready_for_gpu
 from looseleaf.kernel.forwarder import RequestPublisher, error_output, error_reply, error_text, publish_output
 from looseleaf.kernel.give_way import GaveWay
-from looseleaf.kernel.gpu_cell import Ask, GpuCell, GpuCellResult
+from looseleaf.kernel.gpu_cell import NOT_STARTED, Ask, GpuCell, GpuCellResult
 from looseleaf.kernel.main_thread import on_thread
 from looseleaf.kernel.needs import WorkerNeed, names_to_commit
 from looseleaf.kernel.router import CellRequest, route
@@ -192,6 +192,9 @@ class GpuRun:
             # The frontend lacks a part of the kernel's log; nothing was run.
             await on_thread(self._session.frontend.resend, link)
             result = await self._submit_once(link)
+        if result.error is not None and result.error.reason == NOT_STARTED:
+            # None of its statements has run, nor will: it is another execution that runs them. Once.
+            result = await self._submit_once(await self._ready())
         return result
 
     async def _submit_once(self, link: ThreadedLink) -> GpuCellResult:
@@ -260,6 +263,10 @@ class GpuRun:
                 await self._session.fence()
             except LooseLeafError as error:
                 log.warning("fence_failed %s", error)
+            if saved.get("version") != self._session.version and self._finished:
+                # The daemon ended its worker before the store had answered.
+                note = "this cell was ended while it was being saved; its changes are here\n"
+                return self._finished_after_all(note, reply, result)
             # The daemon has said so itself if the cell had not ended by then.
             if reply.get("ename") != saved["error_reason"]:
                 reply = self._show(str(saved["error_reason"]), str(saved.get("error_message", "")))
@@ -292,18 +299,25 @@ class GpuRun:
                 f"the variables are those before it, and CPU cells go on. {error_text(error)}"
             )
             return self._outcome(self._show_error(Unavailable("CLUSTER_LOST", text)), ran=True, result=result)
-        manifest = session.manifest
-        if manifest is not None and session.version != before and manifest.execution_id == self._execution_id:
-            # Outputs of the last moments are missing, the state is not: no reason to stop the notebook.
-            reply = result.reply or {"status": "ok"}
+        if session.version != before and self._finished:
             note = "the connection was lost while this cell ran; it finished and its changes are here\n"
-            publish_output(self._frame.publisher, {"type": "stream", "name": "stderr", "text": note})
-            return self._outcome(reply, ran=True, result=result)
+            return self._finished_after_all(note, result.reply or {"status": "ok"}, result)
         text = (
             f"{_sentence(result.error)} This cell's changes are lost, the variables are those of version "
             f"{session.version}; run the cell again"
         )
         return self._outcome(self._show_error(Unavailable("CELL_LOST", text)), ran=True, result=result)
+
+    @property
+    def _finished(self) -> bool:
+        """The session's version is the one that this cell made."""
+        manifest = self._session.manifest
+        return manifest is not None and manifest.execution_id == self._execution_id
+
+    def _finished_after_all(self, note: str, reply: dict[str, Any], result: GpuCellResult) -> GpuRunOutcome:
+        """Outputs of the last moments may be missing, the state is not: no reason to stop the notebook."""
+        publish_output(self._frame.publisher, {"type": "stream", "name": "stderr", "text": note})
+        return self._outcome(reply, ran=True, result=result)
 
     async def _fence_with_patience(self) -> None:
         """`session.fence`, tried again for `recover_timeout_s` while there is no daemon."""

@@ -106,6 +106,8 @@ class CellExecution:
         """The whole life of the execution up to the point where its GPU may be released."""
         saved = pb.CellSaved(version=self.start.version)
         state = scheduler_pb2.EXECUTION_STATE_FAILED
+        if self._journal is not None and not self._handed_over:
+            self._journal.begin(self.lease.execution_id)
         try:
             await self._run_on_live_worker(saved)
             state = scheduler_pb2.EXECUTION_STATE_SAVED
@@ -212,6 +214,8 @@ class CellExecution:
         worker.facts.stage, worker.facts.execution_id = Stage.RUNNING, self.lease.execution_id
         worker.on_message = self._on_message
         worker.requests.on_held_up = self._save_held_up
+        if self._journal is not None:
+            self._journal.hand_over(self.lease.execution_id)
         self._handed_over = True
         return await worker.run(
             {

@@ -20,13 +20,15 @@ log = structlog.get_logger()
 # Each cell that runs has a lease.
 RUNS_MAX: Final = LEASES_MAX
 ENTRY_BYTES_MAX: Final = 64 << 10
+_UNSTARTED: Final = ".unstarted"
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class RunJournal:
-    """One small file for each cell in `folder`, from its hand-over to a worker until its outcome is known.
+    """Small files in `folder`: for each cell that is made ready, and from its hand-over until its outcome is known.
 
     Written without a sync: it is of use only to a daemon of the same boot. `socket_path`: where that will listen.
+    `unstarted`: cells that the last daemon was making ready when it ended. None of their statements has run, nor will.
     """
 
     def __init__(self, folder: Path, socket_path: str) -> None:
@@ -34,6 +36,7 @@ class RunJournal:
         self.boot_id = _BOOT_ID.read_text().strip()
         self._folder = folder
         self._lock: IO[str] | None = None
+        self.unstarted: frozenset[ExecutionId] = frozenset()
 
     def lock(self) -> None:
         """Takes the folder for this daemon's life: who reads it may end the workers that it names.
@@ -49,12 +52,24 @@ class RunJournal:
             text = f"another daemon of this host uses {self._folder}; give each its own --host-id or --data"
             raise Unavailable("HOST_TAKEN", text) from None
         self._lock = lock
+        self.unstarted = self._take_unstarted()
 
     def unlock(self) -> None:
         """Another daemon may have it. Idempotent."""
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    def begin(self, execution_id: ExecutionId) -> None:
+        """A worker is made ready for the cell. Never raises: unwritten, the cell counts as one that may have run."""
+        try:
+            self._unstarted_path(execution_id).write_text(self.boot_id)
+        except OSError as error:
+            log.warning("run_not_begun", execution=execution_id, error=error.strerror)
+
+    def hand_over(self, execution_id: ExecutionId) -> None:
+        """From here on the cell may run. Raises OSError; then it must not, for the next daemon would say it had not."""
+        self._unstarted_path(execution_id).unlink(missing_ok=True)
 
     def open(self, run: OpenRun) -> None:
         """The run was handed over, or goes on under this daemon. Raises OSError."""
@@ -67,6 +82,7 @@ class RunJournal:
         """The run's outcome is known. Idempotent; never raises."""
         try:
             self._path(execution_id).unlink(missing_ok=True)
+            self._unstarted_path(execution_id).unlink(missing_ok=True)
         except OSError as error:
             log.warning("run_not_closed", execution=execution_id, error=error.strerror)
 
@@ -80,6 +96,21 @@ class RunJournal:
                 log.warning("run_unreadable", file=path.name, error=type(error).__name__)
                 path.unlink(missing_ok=True)
         return found
+
+    def _take_unstarted(self) -> frozenset[ExecutionId]:
+        """Once: a file of another boot may have come back with the disk, for a cell that was handed over."""
+        found: set[ExecutionId] = set()
+        for path in sorted(self._folder.glob(f"*{_UNSTARTED}")):
+            try:
+                if path.read_text() == self.boot_id and len(found) < RUNS_MAX:
+                    found.add(ExecutionId(path.stem))
+                path.unlink()
+            except (OSError, ValueError) as error:
+                log.warning("run_unreadable", file=path.name, error=type(error).__name__)
+        return frozenset(found)
+
+    def _unstarted_path(self, execution_id: ExecutionId) -> Path:
+        return self._folder / f"{execution_id}{_UNSTARTED}"
 
     def _path(self, execution_id: ExecutionId) -> Path:
         return self._folder / f"{execution_id}.json"

@@ -116,6 +116,9 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
             raise InvalidArgument("EXECUTE_MALFORMED", "the first message of Execute is `start`")
         execution_id = ExecutionId(first.start.execution_id)
         record = self._host.executions.get(execution_id)
+        if record is None and self._host.journal is not None and execution_id in self._host.journal.unstarted:
+            text = "the host's daemon was lost while this cell was made ready; nothing was run, run the cell again"
+            raise PreconditionFailed("CELL_NOT_STARTED", text)
         if record is None and first.start.follow_only:
             text = "this cell is not known here any more: its host's daemon was started anew, and its worker has ended"
             raise PreconditionFailed("LEASE_UNKNOWN", text, lease_id=first.start.lease_id)

@@ -31,7 +31,8 @@ class Rig:
         self.cluster = cluster
         self.notebook = notebook
         self.folder = folder
-        self.notebook.ok("import os, pathlib, time\nimport torch\nkept = [1]\nw = torch.ones(4)")
+        self.notebook.ok(f"import os, pathlib, sys, time\nsys.path.insert(0, {str(folder)!r})")
+        self.notebook.ok("import torch\nkept = [1]\nw = torch.ones(4)")
         # What the cell starts from must have left the arena: it goes with the daemon.
         self.notebook.ok("%%gpu\nw = w.cuda()\npid = os.getpid()")
         assert wait_for(lambda: all(version["durable"] for version in self._versions()), LIMIT_S)
@@ -135,6 +136,21 @@ def test_cell_is_interrupted_and_asks_the_person_under_the_next_daemon(rig: Rig)
     stopped = rig.run("time.sleep(1000)", restart_and_stop)
     assert stopped.ename == "KeyboardInterrupt" and stopped.status == "error", stopped
     rig.check_state("[1, 2, 2]", "12.0")
+
+
+def test_cell_that_was_only_made_ready_is_run_once_by_itself(rig: Rig) -> None:
+    rig.file("held_module.py").write_text(f"""
+import os, pathlib, time
+made_ready = pathlib.Path({str(rig.file('made_ready'))!r})
+made_ready.touch()
+{rig.wait('go')}""")
+    message = rig.notebook.start("%%gpu\nimport held_module\nprint('started')\nw += 1\nkept.append(2)")
+    assert wait_for(rig.file("made_ready").exists, LIMIT_S)
+    rig.restart()
+    rig.file("go").touch()
+    outcome = rig.notebook.finish(message, timeout_s=LIMIT_S)
+    assert outcome.status == "ok" and outcome.text.count("started") == 1, outcome
+    rig.check_state()
 
 
 def test_worker_that_dies_while_no_daemon_is_there_leaves_the_last_version(rig: Rig) -> None:

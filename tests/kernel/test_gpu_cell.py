@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from looseleaf.errors import CapacityExceeded, LooseLeafError, Unavailable
+from looseleaf.errors import CapacityExceeded, LooseLeafError, PreconditionFailed, Unavailable
 from looseleaf.kernel import gpu_cell, gpu_run
 from looseleaf.kernel.forwarder import Publishers
 from looseleaf.kernel.gpu_cell import EVENTS_BEHIND_MAX, EVENTS_WAITING_MAX, Ask, GpuCell, Rejoin
@@ -223,7 +223,16 @@ async def test_cell_whose_daemon_does_not_come_back_or_had_not_begun_it_is_lost(
     assert result.error is GONE and asked == ([GONE] if stage else [])
 
 
-async def test_daemon_that_refuses_to_follow_a_cell_which_may_run_does_not_make_it_unrun() -> None:
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        (CapacityExceeded("EXECUTION_RUNNING", "it is followed already"), "HOST_LOST"),
+        (PreconditionFailed("CELL_NOT_STARTED", "nothing was run"), "CELL_NOT_STARTED"),
+    ],
+)
+async def test_daemon_that_refuses_to_follow_a_cell_which_may_run_does_not_make_it_unrun(
+    refused: LooseLeafError, told: str
+) -> None:
     links: list[Any] = [Link()]
 
     async def rejoin(_error: LooseLeafError) -> Any:
@@ -233,9 +242,9 @@ async def test_daemon_that_refuses_to_follow_a_cell_which_may_run_does_not_make_
     bench.cell.take_event(news("lease", host_id="h1", lease_id="l-1"))
     bench.cell.take_event(news("stage", 1, stage=6))
     bench.link.submitted.set_exception(GONE)
-    links[0].submitted.set_exception(CapacityExceeded("EXECUTION_RUNNING", "it is followed already"))
+    links[0].submitted.set_exception(refused)
     result = await asyncio.wait_for(bench.cell.run(), LIMIT_S)
-    assert result.error is not None and result.error.reason == "HOST_LOST"
+    assert result.error is not None and result.error.reason == told
 
 
 async def test_daemon_that_stays_away_is_told_of_once(monkeypatch: pytest.MonkeyPatch) -> None:

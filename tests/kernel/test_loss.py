@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from kernel_fake_daemon import FakeShell, FakeStore
+from kernel_fake_daemon import FakeShell, FakeStore, run_cell
 
 from looseleaf.errors import CapacityExceeded, PreconditionFailed, Unavailable
 
@@ -74,6 +74,19 @@ def test_host_lost_the_store_tells_whether_the_cell_finished(notebook: Any, daem
         except Unavailable:
             raise RuntimeError("a fault of the daemon's") from None
 
+    async def save_late(run: Any) -> Any:
+        await run.ended()
+        before = run.body["version"]
+        try:
+            await save_and_vanish(run)
+        except Unavailable:
+            # Its commit was on its way to the store when the daemon spoke.
+            return run.saved(before, error_reason="WORKER_LOST", error_message="the store did not say")
+
+    daemon.plays["late"] = save_late
+    notebook.ok("x = 1")
+    assert "its changes are here" in notebook.ok("%%gpu\nlate").text
+    assert notebook.ok("x").result == "99"
     daemon.plays["faulty"] = save_and_fail
     notebook.ok("x = 1")
     assert "finished and its changes are here" in notebook.ok("%%gpu\nfaulty").text
@@ -85,6 +98,33 @@ def test_host_lost_the_store_tells_whether_the_cell_finished(notebook: Any, daem
     daemon.plays["unclear"] = indeterminate
     fenced = daemon.count("raise_epoch")
     assert notebook.run("%%gpu\nunclear").error[0] == "CELL_LOST" and daemon.count("raise_epoch") == fenced + 1
+
+
+def test_cell_that_its_host_had_not_begun_is_run_once_more_by_itself(notebook: Any, daemon: Any) -> None:
+    notebook.ok("x = 1")
+    lost: list[str] = []
+
+    async def not_started(run: Any) -> Any:
+        if lost:
+            return await run_cell(run)
+        lost.append(run.execution_id)
+        raise PreconditionFailed("CELL_NOT_STARTED", "its daemon was lost; nothing was run, run the cell again")
+
+    daemon.plays["ready"] = not_started
+    outcome = notebook.ok("%%gpu\nx += 1\nprint('ready', x)")
+    assert outcome.text == "ready 2\n" and outcome.kinds == ["stream"]
+    assert len({body["execution_id"] for type_, body in daemon.requests if type_ == "submit"}) == 2
+    # Once: a daemon that ends whenever it makes this cell ready is told of.
+    lost[:] = []
+
+    async def never(run: Any) -> Any:
+        lost.append(run.execution_id)
+        raise PreconditionFailed("CELL_NOT_STARTED", "its daemon was lost; nothing was run, run the cell again")
+
+    daemon.plays["ready"] = never
+    outcome = notebook.run("%%gpu\nx += 1\nprint('ready', x)")
+    assert outcome.error[0] == "CELL_NOT_STARTED" and "nothing was run" in outcome.error[1] and len(set(lost)) == 2
+    assert notebook.ok("x").result == "2"
 
 
 @REJOINS

@@ -81,6 +81,32 @@ def test_journal_gives_back_what_was_written_and_drops_what_cannot_be_read(tmp_p
     journal.unlock()
 
 
+def test_journal_tells_which_cells_had_not_begun_and_never_of_one_that_may_have(tmp_path: Path) -> None:
+    journal, boots = new_journal(tmp_path), tmp_path / "running"
+    journal.lock()
+    one, two, three, four, five = (ExecutionId(f"x-{number}") for number in range(1, 6))
+    for execution_id in (one, two, three, four, five):
+        journal.begin(execution_id)
+    # Handed over, with a journal entry and without; ended; of another boot.
+    journal.hand_over(two)
+    journal.open(run_of(journal, os.getpid(), 2))
+    journal.hand_over(three)
+    journal.close(four)
+    (boots / "x-5.unstarted").write_text("another boot")
+    (boots / "x-6.unstarted").write_bytes(b"\xff")
+    (boots / "x-7.unstarted").mkdir()
+    journal.unlock()
+    later = new_journal(tmp_path)
+    later.lock()
+    assert later.unstarted == {one}
+    assert [run.lease.execution_id for run in later.runs()] == [two]
+    later.unlock()
+    last = new_journal(tmp_path)
+    last.lock()
+    assert last.unstarted == frozenset(), "of the last daemon only"
+    last.unlock()
+
+
 async def test_journal_has_one_daemon(last: RunJournal, tmp_path: Path) -> None:
     first = await next_adoption(last, tmp_path)
     with pytest.raises(Unavailable, match="HOST_TAKEN"):

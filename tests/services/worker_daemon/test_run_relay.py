@@ -189,6 +189,12 @@ async def test_host_that_was_started_anew_says_lost_not_unrun(clients: FakeClien
         await within(Kernel(clients).relay.run())
 
 
+async def test_host_that_knows_that_the_cell_had_not_begun_is_believed(clients: FakeClients) -> None:
+    clients.connections = [[down("host")], [PreconditionFailed("CELL_NOT_STARTED", "nothing was run")]]
+    with pytest.raises(PreconditionFailed, match="CELL_NOT_STARTED"):
+        await within(Kernel(clients).relay.run())
+
+
 async def test_lease_that_is_refused_at_once_ran_nothing(clients: FakeClients) -> None:
     clients.connections = [[PreconditionFailed("LEASE_UNKNOWN", "nothing was run")]]
     with pytest.raises(PreconditionFailed, match="LEASE_UNKNOWN"):

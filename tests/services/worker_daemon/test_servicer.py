@@ -23,6 +23,7 @@ from looseleaf.services.worker_daemon.core.zygote_nodes import TreeKey
 from looseleaf.services.worker_daemon.execution import HostFacts
 from looseleaf.services.worker_daemon.host import Host
 from looseleaf.services.worker_daemon.import_cache import CacheSettings, ImportCache
+from looseleaf.services.worker_daemon.run_journal import RunJournal
 from looseleaf.services.worker_daemon.servicer import WorkerDaemonServicer
 from looseleaf.v1 import checkpoint_pb2, recipe_pb2, scheduler_pb2, types_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
@@ -129,6 +130,44 @@ async def test_execution_that_was_forgotten_is_not_started_again(rig: Rig) -> No
     rig.host.executions._records.clear()
     with pytest.raises(PreconditionFailed, match="LEASE_USED"):
         await within(rig.execute())
+
+
+@pytest.mark.parametrize("begins", [True, False])
+async def test_cell_that_the_last_daemon_had_only_made_ready_is_told_as_not_run(
+    rig: Rig, tmp_path: Path, begins: bool
+) -> None:
+    """From the first moment that a worker is made for it until it is handed over, and then never again."""
+    journal = rig.host.journal = RunJournal(tmp_path / "running", "")
+    journal.lock()
+    made_ready, runs = asyncio.Event(), asyncio.Event()
+
+    async def prepare(worker: ScriptedWorker, request: Any) -> Any:
+        made_ready.set()
+        if not begins:
+            await asyncio.Event().wait()
+        return await prepare_well(worker, request)
+
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        runs.set()
+        return await hang(worker, request)
+
+    rig.parts.script.prepare, rig.parts.script.run = prepare, run
+    await rig.grant()
+    first = asyncio.create_task(rig.execute())
+    await within((runs if begins else made_ready).wait())
+    # The daemon is killed: nothing of it is left but its files.
+    journal.unlock()
+    journal.lock()
+    rig.host.executions._records.clear()
+    rig.host.leases = LeaseTable(2)
+    reason = "LEASE_UNKNOWN" if begins else "CELL_NOT_STARTED"
+    for follow_only in (True, False):
+        with pytest.raises(PreconditionFailed, match=reason):
+            await within(rig.execute(follow_only=follow_only))
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    await within(rig.servicer.end_cells())
+    journal.unlock()
 
 
 @pytest.mark.parametrize("start", [{"lease_id": "l-9"}, {"execution_id": "x-9"}, {"epoch": 2}])
