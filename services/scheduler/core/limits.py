@@ -112,9 +112,13 @@ class Limits:
     power_off_after_s: float = 120.0
     # Hosts with leases only then: one that takes no work while a long cell runs there is paid for little.
     drain_busy_after_s: float = 600.0
-    # A host that was asked for counts as failed after this long, and after a refusal nothing is asked for this long.
+    # A host that was asked for counts as failed after this long.
     boot_timeout_s: float = 600.0
+    # After a failure none of that kind is asked for this long, doubled with each further one up to the first maximum,
+    # and no host of another kind makes way for one up to the second: it would go for nothing.
     boot_retry_s: float = 10.0
+    boot_retry_s_max: float = 60.0
+    displace_retry_s_max: float = 3600.0
     # Heartbeats in a row without anything at stake before a host that is to go is ended; one may have been under way.
     stop_heartbeats: int = 2
     # A provided host that is silent this long is ended; one that told of staged versions only when it is forgotten.

@@ -7,10 +7,10 @@ import math
 from looseleaf.ids import SessionId
 from looseleaf.services.scheduler.core.actions import NotifyQueue
 from looseleaf.services.scheduler.core.fairness import in_turn
-from looseleaf.services.scheduler.core.granting import over_quota
 from looseleaf.services.scheduler.core.hosts import Host, Liveness
 from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.state import State
+from looseleaf.services.scheduler.core.waiting import over_quota
 
 
 def tell_positions(state: State, now_s: float) -> None:
@@ -49,6 +49,8 @@ def _pool_reason(state: State, now_s: float) -> str:
     states = [host.liveness(now_s, state.limits) for host in state.hosts.with_gpus()]
     if state.boots.count:
         return "A GPU host is being started."
+    if state.boots.resting(now_s) and not any(seen is not Liveness.DEAD for seen in states):
+        return "No GPU host could be started; it is tried again."
     if Liveness.DRAINING in states:
         return "Every GPU host is being drained and takes no new work."
     if any(seen is not Liveness.DEAD for seen in states):
@@ -72,7 +74,13 @@ class _Free:
             for until_s in (kept[index] for index in open_ if index in kept):
                 self.kept_until_s = until_s if self.kept_until_s is None else min(self.kept_until_s, until_s)
         self.anywhere = max((len(free) for _host, free in self._hosts), default=0)
+        # Kinds of hosts that could not be started lately.
+        self.resting = state.boots.resting(now_s)
         self._least_spare_bytes = min((host.least_spare_bytes for host, _free in self._hosts), default=0)
+
+    def holds(self, run: Run) -> bool:
+        """True if one of the hosts could hold the cell if nobody else were there."""
+        return any(host.holds(run.recipe) for host, _free in self._hosts)
 
     def for_run(self, run: Run, gpu_bytes: int) -> int:
         """Of the hosts that can hold the cell only, and of GPUs with so much memory that others leave."""
@@ -88,7 +96,7 @@ def _run_reason(state: State, free: _Free, run: Run, now_s: float) -> str:
     if over_quota(state, run):
         return f"Your team already uses {state.shares.gpus(run.tenant)} of its {_gpus(state.limits.tenant_gpus_max)}."
     count, largest_free = run.recipe.gpu_count, free.for_run(run, run.wanted_gpu_bytes(now_s, state.limits))
-    more = " Another host is being started." if state.boots.count else ""
+    more = _more(state, free, run)
     if count > 1:
         verb = "is" if largest_free == 1 else "are"
         return f"Needs {count} GPUs on one host; at most {largest_free} {verb} free on one.{more}"
@@ -112,6 +120,17 @@ def _run_reason(state: State, free: _Free, run: Run, now_s: float) -> str:
     if largest_free:
         return "Free GPUs are kept for a cell that waits for several of them."
     return f"{_gpus(state.leases.gpus)} busy with {'another notebook' if others == 1 else 'other notebooks'}.{more}"
+
+
+def _more(state: State, free: _Free, run: Run) -> str:
+    """Whether another host is being started, or could not be."""
+    if state.boots.count:
+        return " Another host is being started."
+    if free.resting and not free.holds(run):
+        count, gpu_bytes = run.recipe.gpu_count, run.recipe.gpu_bytes
+        if state.shapes.for_cell(count, gpu_bytes) and not state.shapes.for_cell(count, gpu_bytes, free.resting):
+            return " A host that could hold the cell could not be started; it is tried again."
+    return ""
 
 
 def _gpus(count: int) -> str:

@@ -110,6 +110,8 @@ def _dispatch(state: State, event: Event, now_s: float) -> None:
             preparing.preparation_failed(state, event, now_s)
         case PowerOnFailed():
             state.boots.fail(event.shape, event.count, now_s)
+            # Those who wait are told of it.
+            state.news_due = True
         case HostsStarting():
             hosts_starting(state, event, now_s)
         case HostEnded():

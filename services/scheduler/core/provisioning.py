@@ -51,7 +51,8 @@ def provision(state: State, speculative_gpus: int, now_s: float) -> None:
     target = target_gpus(state.demand.add(state.leases.gpus + waiting_gpus + bounded, now_s), limits)
     staying = [host for host in living if not host.retiring and not host.draining]
     missing = unserved(state, staying, waiting, now_s) if waiting else []
-    if not missing:
+    displacing = [one.run for one in missing if boots.may_displace(one.shape, now_s)]
+    if not displacing:
         # Whoever was to make way for others may be taken back.
         state.hosts.yielding.clear()
     have = sum(host.gpu_count for host in staying) + boots.gpus
@@ -63,8 +64,8 @@ def provision(state: State, speculative_gpus: int, now_s: float) -> None:
         _shrink(state, staying, have - target, now_s)
     else:
         state.surplus_since_s = None
-    if missing:
-        _make_way(state, living, [one.run for one in missing], waiting, now_s)
+    if displacing:
+        _make_way(state, living, displacing, waiting, now_s)
     for host in living:
         if host.retiring and _may_stop(state, host, now_s):
             _stop(state, host, now_s)
@@ -121,6 +122,8 @@ def _silent(state: State) -> list[Host]:
 
 def _grow(state: State, living: list[Host], missing: list[Unserved], missing_gpus: int, now_s: float) -> None:
     """Asks for hosts that runs wait for; takes hosts back that were to go, the fullest first; then asks for others."""
+    # A kind that failed takes what others leave, whoever comes first: it may fail again.
+    missing = sorted(missing, key=lambda one: state.boots.fails(one.shape))
     orders = Counter([one.shape for one in missing[: max(0, _hosts_to_start(state, living))]])
     missing_gpus -= sum(shape.gpu_count * count for shape, count in orders.items())
     retiring = [
@@ -132,10 +135,8 @@ def _grow(state: State, living: list[Host], missing: list[Unserved], missing_gpu
             missing_gpus -= host.gpu_count
     usual = state.shapes.usual
     more = min(math.ceil(missing_gpus / usual.gpu_count), _hosts_to_start(state, living) - orders.total())
-    if more > 0:
+    if more > 0 and usual not in state.boots.resting(now_s):
         orders[usual] += more
-    if now_s < state.boots.not_before_s:
-        return
     for shape, count in orders.items():
         state.boots.order(shape, count, now_s)
         state.act(PowerOn(count, shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from looseleaf.services.scheduler.core.facts import RecipeFacts
@@ -73,7 +74,13 @@ class ShapeTable:
             return kind
         return min((seen for seen in self._seen if seen.gpu_count == kind.gpu_count), default=kind)
 
-    def for_cell(self, gpu_count: int, gpu_bytes: int) -> HostShape | None:
-        """The kind to ask for so that the cell fits: the usual one if it will do, or the least; None: there is none."""
-        able = [kind for kind in self.kinds() if self.real(kind).fits(gpu_count, gpu_bytes)]
+    def for_cell(
+        self, gpu_count: int, gpu_bytes: int, resting: Collection[HostShape] = (),
+    ) -> HostShape | None:
+        """The kind to ask for so that the cell fits: the usual one if it will do, or the least; None: there is none.
+
+        Kinds that rest are left out.
+        """
+        able = [
+            kind for kind in self.kinds() if kind not in resting and self.real(kind).fits(gpu_count, gpu_bytes)]
         return self.usual if self.usual in able else min(able, default=None)

@@ -26,13 +26,15 @@ def unserved(state: State, staying: Sequence[Host], runs: Iterable[Run], now_s: 
 
     Each run takes the room that will do with least to spare. A run that some host could hold has patience, since cells
     end; one that none could has none. A run that needs a certain worker waits for that one. Memory that it only may
-    need, as such cells were seen to hold it, is no reason to start a host.
+    need, as such cells were seen to hold it, is no reason to start a host. A kind that could not be started
+    lately rests.
     """
     limits = state.limits
     state.hosts.file()
     rooms = sorted((_room_of(state, host, now_s) for host in staying), key=lambda room: room.order)
     rooms += [_empty(state.shapes.real(shape)) for shape in state.boots.shapes()]
     found: list[Unserved] = []
+    resting = state.boots.resting(now_s)
     for run in runs:
         gpus, gpu_bytes = run.recipe.gpu_count, run.recipe.gpu_bytes
         if run.need.worker_id or any(room.take(gpus, gpu_bytes) for room in rooms):
@@ -40,7 +42,7 @@ def unserved(state: State, staying: Sequence[Host], runs: Iterable[Run], now_s: 
         patient = now_s - run.arrived_at_s < limits.gang_patience_s
         if patient and any(host.fits(gpus, gpu_bytes) for host in staying):
             continue
-        shape = state.shapes.for_cell(gpus, gpu_bytes)
+        shape = state.shapes.for_cell(gpus, gpu_bytes, resting)
         if shape is None:
             continue
         found.append(Unserved(run, shape))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, field
 
 from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, Version, WorkerId
@@ -22,6 +23,7 @@ from looseleaf.services.scheduler.core.shapes import HostShape
 
 BOOT_S = 4.0
 LIST_S = 5.0
+BOOT_TIMEOUT_S = 20.0
 
 
 @dataclass
@@ -53,21 +55,24 @@ class Host:
 class ProvidedWorld:
     """Hosts `lasting` stay for ever, others are the provider's, of `kinds`; `names_memory`: it says how much they have.
 
-    Everybody answers at once; time goes on in seconds. Nothing fails.
+    Everybody answers at once; time goes on in seconds. Nothing fails but the start of hosts of the kinds `refused`, and
+    of those `lost`, which never come.
     """
 
     def __init__(
         self, kinds: tuple[HostShape, ...], lasting: tuple[HostShape, ...], cells: list[Cell], hosts_max: int,
-        names_memory: bool = True,
+        names_memory: bool = True, refused: frozenset[HostShape] = frozenset(),
+        lost: frozenset[HostShape] = frozenset(),
     ) -> None:
+        self.refused, self.lost = refused, lost
         self.kinds, self.cells, self.hosts_max = kinds, cells, hosts_max
         self.offered = kinds if names_memory else tuple(HostShape(kind.gpu_count) for kind in kinds)
         numbers = itertools.count(1)
         self.names = itertools.count(1)
         self.scheduler = Scheduler(Limits(
             hosts_min=len(lasting), hosts_max=hosts_max, gpus_per_host=kinds[0].gpu_count, headroom_hosts=0,
-            demand_peak_s=10.0, power_off_after_s=6.0, drain_busy_after_s=12.0, boot_timeout_s=20.0, boot_retry_s=2.0,
-            gang_patience_s=3.0, stop_heartbeats=1,
+            demand_peak_s=10.0, power_off_after_s=6.0, drain_busy_after_s=12.0, boot_timeout_s=BOOT_TIMEOUT_S,
+            boot_retry_s=2.0, gang_patience_s=3.0, stop_heartbeats=1,
         ), lambda: LeaseId(f"l{next(numbers)}"))
         self.now_s = 0.0
         self.hosts = {HostId(f"h{number}"): Host(shape) for number, shape in enumerate(lasting)}
@@ -79,14 +84,22 @@ class ProvidedWorld:
             self.beat(host_id)
 
     def could_serve(self, cell: Cell) -> bool:
-        """Whether some set of hosts that is allowed has one that holds the cell."""
+        """Whether some set of hosts that is allowed, and can be had, has one that holds the cell."""
+        return self._holds(cell, but=self.refused | self.lost)
+
+    def is_offered(self, cell: Cell) -> bool:
+        """The same with the hosts that the provider offers and cannot start."""
+        return self._holds(cell, but=frozenset())
+
+    def _holds(self, cell: Cell, but: frozenset[HostShape]) -> bool:
         shapes = [self.hosts[host_id].shape for host_id in self.lasting]
-        shapes += self.kinds if len(self.lasting) < self.hosts_max else ()
+        shapes += [kind for kind in self.kinds if kind not in but] if len(self.lasting) < self.hosts_max else []
         return any(shape.fits(cell.gpus, cell.gpu_bytes) for shape in shapes)
 
     def run_until(self, end_s: float) -> None:
-        """Goes on until nobody waits any more, or until then."""
-        while self.now_s < end_s and not all(cell.started_s is not None or cell.refused for cell in self.cells):
+        """Goes on until nobody waits any more who can be helped, or until then."""
+        cells = [cell for cell in self.cells if self.could_serve(cell) or not self.refused | self.lost]
+        while self.now_s < end_s and not all(cell.started_s is not None or cell.refused for cell in cells):
             self.second()
 
     def second(self) -> None:
@@ -167,8 +180,11 @@ class ProvidedWorld:
 
     def power_on(self, count: int, shape: HostShape) -> None:
         kind = self.kinds[self.offered.index(shape)]
+        if kind in self.refused:
+            self.send(ev.PowerOnFailed(count, "NO_MORE_HOSTS", shape))
+            return
         started = tuple(HostId(f"p{next(self.names)}") for _ in range(count))
         for host_id in started:
-            self.boots[host_id] = (kind, self.now_s + BOOT_S)
+            self.boots[host_id] = (kind, math.inf if kind in self.lost else self.now_s + BOOT_S)
         assert len(self.hosts) + len(self.boots) <= self.hosts_max, "more hosts than may be paid for"
         self.send(ev.HostsStarting(started, shape))

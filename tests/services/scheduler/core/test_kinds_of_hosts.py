@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
 from looseleaf.services.scheduler.core.facts import ExecutionState
 from looseleaf.services.scheduler.core.shapes import HostShape
-from tests.services.scheduler.core.provided_world import BOOT_S, Cell, ProvidedWorld
+from tests.services.scheduler.core.provided_world import BOOT_S, BOOT_TIMEOUT_S, Cell, ProvidedWorld
 
 SMALL, LARGE, WIDE = HostShape(2, 24), HostShape(2, 80), HostShape(4, 24)
 # A cell waits for at most all others, and for a host to go and another one to come before each of them.
@@ -41,6 +42,63 @@ def test_every_cell_that_an_allowed_set_of_hosts_could_hold_starts_in_bounded_ti
         assert not cell.waits, f"{cell} waits for ever"
         assert bool(cell.refused) is not world.could_serve(cell), cell
         assert cell.refused in ("", "NEVER_FITS")
+
+
+@given(
+    st.lists(shapes, min_size=2, max_size=3, unique=True), st.lists(shapes, max_size=2),
+    st.lists(cells, min_size=1, max_size=8), st.integers(1, 3), st.data())
+@settings(deadline=None, max_examples=25)
+def test_kind_of_host_that_cannot_be_started_keeps_no_cell_from_the_others(
+    kinds: list[HostShape], lasting: list[HostShape], cells: list[Cell], hosts_more: int, data: st.DataObject,
+) -> None:
+    refused = data.draw(st.sets(st.sampled_from(kinds), min_size=1))
+    lost = data.draw(st.sets(st.sampled_from(kinds))) - refused
+    world = ProvidedWorld(
+        tuple(kinds), tuple(lasting), cells, max(1, len(lasting) + hosts_more - 1), refused=frozenset(refused),
+        lost=frozenset(lost))
+    # Each kind is tried ever more seldom, and a try costs a host its place for at most its time to come.
+    tries_s = 10 * len(refused | lost) * (CHANGE_S + BOOT_TIMEOUT_S)
+    bound_s = sum(cell.run_s + CHANGE_S for cell in cells) + max(cell.at_s for cell in cells) + tries_s
+    world.run_until(bound_s)
+    for cell in cells:
+        assert not (world.could_serve(cell) and cell.waits), f"{cell} waits for ever"
+        assert not (cell.refused and world.is_offered(cell)), f"{cell} is refused though a host may come"
+
+
+def test_hosts_make_way_ever_more_seldom_for_a_kind_that_does_not_come(new_rig: Any) -> None:
+    rig = new_rig(
+        hosts_min=2, hosts_max=2, gpus_per_host=2, headroom_hosts=0, stop_heartbeats=0, heartbeat_suspect_s=9e9,
+        heartbeat_dead_s=9e9, start_timeout_s=9e9, power_off_after_s=9e9)
+    owned = frozenset({HostId("p0")})
+    rig.heartbeat("h0", gpus=2, gpu_memory_bytes=24)
+    rig.send(ev.HostsProvided(owned, owned, (SMALL, LARGE)))
+    rig.heartbeat("p0", gpus=2, gpu_memory_bytes=24)
+    rig.run("big", "big", device_bytes=50)
+    rig.run("small", "small")
+    drains, number, reasons = [], 0, set()
+    while rig.now_s < 7000.0:
+        rig.pass_time(1.0)
+        drains += [rig.now_s] * len(rig.all(act.DrainHost))
+        todo = list(rig.last)
+        for action in todo:
+            match action:
+                case act.StopHost(host_id):
+                    todo += rig.send(ev.HostEnded(host_id))
+                case act.PowerOn(count, shape) if shape == LARGE:
+                    todo += rig.send(ev.PowerOnFailed(count, "NO_MORE_HOSTS", shape))
+                case act.PowerOn(_count, shape):
+                    number += 1
+                    todo += rig.send(ev.HostsStarting((HostId(f"p{number}"),), shape))
+                    todo += rig.heartbeat(f"p{number}", gpus=2, gpu_memory_bytes=24)
+                case act.NotifyQueue():
+                    reasons.add(action.reason)
+    pauses_s = [later - sooner for sooner, later in itertools.pairwise(drains)]
+    assert 5 <= len(drains) <= 12
+    assert all(later > sooner for sooner, later in itertools.pairwise(pauses_s))
+    assert any("could not be started; it is tried again" in reason for reason in reasons)
+    # Somebody has a host of the kind after all.
+    rig.heartbeat("late", gpus=2, gpu_memory_bytes=80)
+    assert rig.one(act.GrantLease).lease.execution_id == "big"
 
 
 def test_cell_that_is_refused_once_a_host_came_is_told_when_the_kind_of_host_is_known() -> None:

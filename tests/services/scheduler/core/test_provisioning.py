@@ -94,6 +94,7 @@ def test_host_that_never_boots_is_asked_for_again_after_its_time(small: Any) -> 
     small.pass_time(59.0)
     assert small.all(act.PowerOn) == []
     small.pass_time(2.0)
+    small.pass_time(5.0)
     assert small.one(act.PowerOn).count == 1
 
 
@@ -114,6 +115,27 @@ def test_refused_power_on_is_tried_again_after_a_pause(small: Any) -> None:
     assert small.all(act.PowerOn) == []
     small.pass_time(5.0)
     assert small.one(act.PowerOn).count == 1
+
+
+def test_kind_that_cannot_be_started_is_asked_for_ever_later_until_one_of_it_came(new_rig: Any) -> None:
+    rig = new_rig(**SMALL)
+    rig.pass_time(1.0)
+    pauses_s = []
+    for _ in range(6):
+        assert rig.one(act.PowerOn).count == 1
+        rig.send(ev.PowerOnFailed(1, "NO_MORE_HOSTS", rig.one(act.PowerOn).shape))
+        failed_s = rig.now_s
+        while not rig.all(act.PowerOn):
+            rig.pass_time(1.0)
+        pauses_s.append(rig.now_s - failed_s)
+    assert pauses_s == [5, 10, 20, 40, 60, 60]
+    rig.heartbeat("h0", gpus=2)
+    for number in range(4):
+        rig.run(f"x{number}", f"s{number}")
+    rig.pass_time(1.0)
+    rig.send(ev.PowerOnFailed(1, "NO_MORE_HOSTS", rig.one(act.PowerOn).shape))
+    rig.pass_time(5.0)
+    assert rig.one(act.PowerOn).count == 1
 
 
 def test_surplus_is_drained_emptiest_first_after_it_lasted_and_ended_when_empty(small: Any) -> None:
@@ -304,7 +326,7 @@ def test_boot_that_is_late_is_ended_and_counts_until_the_provider_has_begun_to(c
     crowded.heartbeat("h2", gpus=2)
     assert crowded.one(act.Refuse).reason == "HOST_STOPPED"
     crowded.send(ev.HostEnded(HostId("h2")))
-    crowded.pass_time(1.0)
+    crowded.pass_time(5.0)
     assert crowded.one(act.PowerOn).count == 1
 
 
@@ -380,5 +402,5 @@ def test_what_the_provider_lists_is_believed(crowded: Any) -> None:
     assert {stop.host_id for stop in crowded.all(act.StopHost)} == {"h1", "h2", "h4"}
     # Somebody else ended them.
     crowded.send(ev.HostsProvided(owned, frozenset()))
-    crowded.pass_time(1.0)
+    crowded.pass_time(10.0)
     assert crowded.one(act.PowerOn).count == 3
