@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 
 from looseleaf.devices.description import GpuDescription
-from looseleaf.errors import CapacityExceeded, PreconditionFailed, Unsupported
+from looseleaf.errors import CapacityExceeded, LooseLeafError, PreconditionFailed, Unsupported
 from looseleaf.ids import Epoch, ExecutionId, SessionId, check_id, new_session_id
 from looseleaf.protocol import fields
 from looseleaf.protocol.aio import AsyncChannel
@@ -119,6 +119,8 @@ class KernelEndpoint:
             # A kernel whose connection broke lives on, and with it its mappings of the arena; so may its children.
             await peer.exited()
             self._peers.discard(peer)
+            if peer.is_seen:
+                await self._free_workers(connection)
             if requests.maps_regions:
                 await orphans_gone(requests.regions.arena.inodes, self._live)
         finally:
@@ -126,6 +128,18 @@ class KernelEndpoint:
             self._connections.discard(connection)
             peer.close()
             await requests.close()
+
+    async def _free_workers(self, connection: KernelConnection) -> None:
+        """What was kept for a kernel whose process has ended by itself holds no GPU until its time is over."""
+        session_id = connection.session_id
+        if not connection.keeps or session_id in self.sessions:
+            return
+        try:
+            evicted, _silent = await self._clients.evict_workers(session_id)
+        except LooseLeafError as error:
+            log.warning("workers_not_freed", session=session_id, reason=error.reason)
+        else:
+            log.info("workers_freed", session=session_id, workers=evicted)
 
     def _live(self) -> set[int]:
         return {*(peer.pid for peer in self._peers), *self._worker_pids()}
@@ -161,6 +175,8 @@ class KernelConnection:
         self._host = host
         self._pool_gpu = pool_gpu
         self._runs: dict[ExecutionId, RunRelay] = {}
+        # A worker may be kept for this kernel alone: for what cannot be saved, or as the person asked.
+        self.keeps = False
         handlers: dict[str, Any] = {
             **requests.handlers(),
             "hello": self._hello,
@@ -265,6 +281,8 @@ class KernelConnection:
         except BaseException:
             del self._runs[execution_id]
             raise
+        wished_s = fields.number(fields.mapping(body, "context", {}), "keep_s", 0.0)
+        self.keeps = self.keeps or saved["unsaved_kept_s"] > 0 or wished_s > 0
         assert relay.following is not None
         relay.following.add_done_callback(lambda task: self._run_over(execution_id, task))
         return Reply({"saved": saved})
@@ -315,6 +333,7 @@ class KernelConnection:
 
     async def _evict_workers(self, _body: Body, _fds: list[int]) -> Reply:
         evicted, silent = await self._clients.evict_workers(self._session())
+        self.keeps = False
         return Reply({"evicted": evicted, "silent_hosts": silent})
 
     async def _release_unsaved(self, body: Body, _fds: list[int]) -> Reply:

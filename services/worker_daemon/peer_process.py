@@ -33,6 +33,11 @@ class PeerProcess:
         made.pid, made._fd = pid, _opened(pid)
         return made
 
+    @property
+    def is_seen(self) -> bool:
+        """Whether its end can be waited for."""
+        return self._fd >= 0
+
     async def exited(self) -> None:
         """Returns when the process has ended, at once if it cannot be seen."""
         if self._fd < 0:

@@ -52,6 +52,7 @@ class FakeClients:
         self.left = 0
         self.runs: list[Any] = []
         self.released: list[Any] = []
+        self.evicted: list[str] = []
 
     async def open_session(self, session_id: str, **how: Any) -> cp.SessionHead:
         self.opened.append({"session_id": session_id, **how})
@@ -73,6 +74,7 @@ class FakeClients:
             self.left += 1
 
     async def evict_workers(self, session_id: str) -> tuple[int, list[str]]:
+        self.evicted.append(session_id)
         return 2, ["h9"]
 
     async def release_unsaved(self, session_id: str, host_id: str, worker_id: str, names: list[str]) -> None:
@@ -299,6 +301,51 @@ async def test_mapped_regions_stay_until_the_kernels_process_has_ended(endpoint:
     await within(process.wait())
     await until(lambda: not endpoint._tasks)
     assert len(parts.regions.table.evict(1)) == 1
+
+
+class SavedRelay:
+    """A cell that has ended and been saved."""
+
+    def __init__(self, _owner: Any, body: Any, *_: Any) -> None:
+        self._kept_s = body["kept_s"]
+        self.following = asyncio.ensure_future(asyncio.sleep(0))
+
+    async def run(self) -> dict[str, Any]:
+        return {"unsaved_kept_s": self._kept_s, "left_running": False}
+
+    async def leave(self) -> None:
+        """Nothing is left."""
+
+
+@pytest.mark.parametrize(
+    ("kept_s", "wished_s", "joined", "evicted"),
+    [(60.0, 0.0, False, ["s-1"]), (0.0, 600.0, False, ["s-1"]), (0.0, 0.0, False, []), (60.0, 0.0, True, [])],
+)
+async def test_kept_worker_is_freed_when_its_kernels_process_has_ended(
+    endpoint: KernelEndpoint, clients: FakeClients, monkeypatch: pytest.MonkeyPatch, kept_s: float, wished_s: float,
+    joined: bool, evicted: list[str],
+) -> None:
+    monkeypatch.setattr(kernel_endpoint, "RunRelay", SavedRelay)
+    body = {"t": "submit", "execution_id": "x-1", "kept_s": kept_s, "context": {"keep_s": wished_s}}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", KERNEL, endpoint.path, repr(body), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin is not None and process.stdout is not None
+    assert await within(process.stdout.readline()) == b"mapped\n"
+    (serving,) = endpoint._tasks
+    process.stdin.write(b"\n")
+    assert await within(process.stdout.readline()) == b"closed\n"
+    await until(lambda: endpoint.kernels == 0)
+    # It lives, and may come back: its connection was lost.
+    assert clients.evicted == [] and not serving.done()
+    other = Kernel(endpoint.path)
+    if joined:
+        await other.ask("hello", v=1, session_id="s-1")
+    process.kill()
+    await within(process.wait())
+    await within(asyncio.gather(serving))
+    assert clients.evicted == evicted
+    await other.close()
 
 
 def test_workers_that_map_the_arena_are_no_orphans_of_a_kernel(parts: Parts, clients: FakeClients) -> None:
