@@ -55,11 +55,13 @@ class _Ring:
 class LinkStateIO:
     """`StateIO` by requests to the host's daemon. Thread-safe; one put of regions at a time.
 
-    Every reply is checked; a daemon that answers nonsense raises InvalidArgument, never a wrong state.
+    Every reply is checked; a daemon that answers nonsense raises InvalidArgument, never a wrong state. One that answers
+    nothing for `timeout_s` raises Timeout `REQUEST_TIMEOUT`.
     """
 
-    def __init__(self, link: ThreadedLink) -> None:
+    def __init__(self, link: ThreadedLink, timeout_s: float = STATE_TIMEOUT_S) -> None:
         self._link = link
+        self.timeout_s = timeout_s
         self._ring_lock = threading.Lock()
         self._segments_lock = threading.Lock()
         self._ring: _Ring | None = None
@@ -184,7 +186,7 @@ class LinkStateIO:
         parts: list[tuple[int, int, int]] = []
         for start in range(0, len(rows), REGIONS_PER_MESSAGE_MAX):
             part = rows[start : start + REGIONS_PER_MESSAGE_MAX]
-            reply, fds = self._link.request("map_regions", pack_regions(part), timeout_s=STATE_TIMEOUT_S)
+            reply, fds = self._link.request("map_regions", pack_regions(part), timeout_s=self.timeout_s)
             self._keep_segments(reply, fds)
             places = unpack_places(reply)
             if len(places) != len(part):
@@ -225,7 +227,7 @@ class LinkStateIO:
 
     def _open_ring(self) -> _Ring:
         if self._ring is None:
-            reply, fds = self._link.request("ring", {}, timeout_s=STATE_TIMEOUT_S)
+            reply, fds = self._link.request("ring", {}, timeout_s=self.timeout_s)
             try:
                 if len(fds) != 1:
                     raise InvalidArgument("RING_MALFORMED", f"'ring' came with {len(fds)} fds, not one")
@@ -235,14 +237,14 @@ class LinkStateIO:
         return self._ring
 
     def _ask(self, type_: str, body: Message) -> Message:
-        reply, fds = self._link.request(type_, body, timeout_s=STATE_TIMEOUT_S)
+        reply, fds = self._link.request(type_, body, timeout_s=self.timeout_s)
         close_fds(fds)
         return reply
 
     def _finish_first(self) -> None:
         """Waits for the oldest part; it stays under way if the wait is broken off."""
         try:
-            _, fds = self._under_way[0].result(STATE_TIMEOUT_S)
+            _, fds = self._under_way[0].result(self.timeout_s)
         except LooseLeafError:
             self._under_way.popleft()
             raise

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, Final, TypeVar
 
-from looseleaf.errors import CapacityExceeded, Timeout, Unavailable
+from looseleaf.errors import CapacityExceeded, Unavailable
 from looseleaf.ids import new_request_id
 from looseleaf.rpc.client import Channel
 from looseleaf.v1 import checkpoint_pb2 as cp
@@ -30,20 +30,17 @@ NAMED_PER_CALL_MAX: Final = 50_000
 class StoreClient:
     """Calls over `channel`, which the caller closes. Every failure is a LooseLeafError; see the store for reasons.
 
-    All but `put_regions` wait up to `restart_patience_s` for a store that is away or too busy, or does not answer, if
-    that is longer than one call may take.
+    All but `put_regions` wait up to `restart_patience_s` for a store that is away or too busy.
     Calls that change something carry one request id through all their repeats, so that none happens twice.
     `tenant`: whose units and regions it puts and gets, and whose sessions it makes; "" is the default tenant. One that
     has no session yet is not known to the store.
     """
 
     def __init__(
-        self, channel: Channel, *, restart_patience_s: float = RESTART_PATIENCE_S, tenant: str = "",
-        call_timeout_s: float = CALL_TIMEOUT_S,
-    ) -> None:  # fmt: skip
+        self, channel: Channel, *, restart_patience_s: float = RESTART_PATIENCE_S, tenant: str = ""
+    ) -> None:
         self._stub: Any = CheckpointStoreServiceStub(channel)
         self._patience_s = restart_patience_s
-        self._call_timeout_s = call_timeout_s
         self._tenant = tenant
 
     @property
@@ -225,9 +222,8 @@ class StoreClient:
         )
         return response
 
-    async def _unary(self, method: Any, request: Any, timeout_s: float = 0.0) -> Any:
-        limit_s = timeout_s or self._call_timeout_s
-        return await self._patiently(lambda: method(request, timeout_s=limit_s))
+    async def _unary(self, method: Any, request: Any, timeout_s: float = CALL_TIMEOUT_S) -> Any:
+        return await self._patiently(lambda: method(request, timeout_s=timeout_s))
 
     async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
         """`call()`, repeated while the store is away or too busy; the channel's own repeats are over in a second."""
@@ -237,10 +233,6 @@ class StoreClient:
                 return await call()
             except (Unavailable, CapacityExceeded) as error:
                 if not _is_passing(error) or time.monotonic() - began_s >= self._patience_s:
-                    raise
-            except Timeout:
-                # One call's time is over, as on a network that lost its way.
-                if self._patience_s <= self._call_timeout_s or time.monotonic() - began_s >= self._patience_s:
                     raise
             await asyncio.sleep(RESTART_RETRY_S)
 

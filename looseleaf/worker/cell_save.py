@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
+from typing import Final
 
 from looseleaf.checkpoint.reports import SaveReport
 from looseleaf.errors import Conflict, Unavailable
 from looseleaf.ids import CellId, ExecutionId
 from looseleaf.protocol.frames import Message
-from looseleaf.protocol.state_io import LinkStateIO
+from looseleaf.protocol.state_io import STATE_TIMEOUT_S, LinkStateIO
 from looseleaf.worker.graphs import close_graphs
 from looseleaf.worker.lasting_link import LastingLink
 from looseleaf.worker.leftovers import anonymous_bytes
 from looseleaf.worker.shell import WorkerShell
 from looseleaf.worker.stages import WorkerState
 from looseleaf.worker.unsaved import unsaved_rows
+
+# The daemon's clock of a save starts with its cell's end; after its limit the worker is killed.
+MARGIN_S: Final = 60.0
 
 
 class CellSaver:
@@ -28,6 +32,10 @@ class CellSaver:
         self._state = state
         # What the zygote had; a worker holds only what came since.
         self._anonymous_bytes_at_birth = anonymous_bytes()
+
+    def limit(self, save_limit_s: float) -> None:
+        """The daemon ends a save after so long: no request of one is given up before."""
+        self._io.timeout_s = max(STATE_TIMEOUT_S, save_limit_s + MARGIN_S)
 
     def save(self, execution_id: ExecutionId, source: str, cell_id: str, *, left: bool) -> Message:
         """The reply of `run`. A daemon that goes meanwhile has the next one begin anew. Raises the save's error."""
@@ -60,7 +68,7 @@ class CellSaver:
             # The ring and the arena of a daemon that is gone are of no use to the next one.
             self._io.close()
             self._linked = self._link.current
-            self._io = LinkStateIO(self._linked)
+            self._io = LinkStateIO(self._linked, self._io.timeout_s)
             self._state.use(self._io)
 
     def _save(self, execution_id: ExecutionId, source: str, cell_id: str, *, left: bool) -> Message:

@@ -217,6 +217,7 @@ class WorkerRuntime:
         # Refused before anything runs if there is no session.
         self._state.tracker  # noqa: B018
         self._link.begin_run(request["id"], execution_id, fields.text(request, "reconnect", ""))
+        self._saver.limit(fields.number(request, "save_limit_s", 0.0))
         self._set_up(fields.mapping(request, "context", {}))
         self._left.stop()
         self._execution_id = execution_id

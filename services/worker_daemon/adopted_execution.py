@@ -76,6 +76,7 @@ class AdoptedExecution(CellExecution):
         if started_s is not None:
             self._times.started(started_s)
         worker.on_message = self._on_message
+        worker.requests.patience.on_held_up = self._save_held_up
 
     async def _run_on_live_worker(self, saved: pb.CellSaved) -> None:
         worker = self._worker

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final
 import msgpack
 import structlog
 
-from looseleaf.errors import CapacityExceeded, Conflict, Internal, InvalidArgument, LooseLeafError, Timeout, Unavailable
+from looseleaf.errors import Conflict, Internal, InvalidArgument, LooseLeafError, Timeout, Unavailable
 from looseleaf.ids import Version
 from looseleaf.protocol import fields
 from looseleaf.services.worker_daemon.core import worker_ends
@@ -101,6 +101,9 @@ class CellExecution:
         self._spent = False
         # How long the worker is kept after the cell, as the person has asked.
         self._keep_s = 0.0
+        # Told once, by the daemon that sees the save: an earlier one may have been told of the same end.
+        self._misses: list[str] = []
+        self._news_of_end = ""
 
     async def run(self) -> None:
         """The whole life of the execution up to the point where its GPU may be released."""
@@ -213,7 +216,7 @@ class CellExecution:
         start = self.start
         worker.facts.stage, worker.facts.execution_id = Stage.RUNNING, self.lease.execution_id
         worker.on_message = self._on_message
-        worker.requests.on_held_up = self._save_held_up
+        worker.requests.patience.on_held_up = self._save_held_up
         if self._journal is not None:
             self._journal.hand_over(self.lease.execution_id)
         self._handed_over = True
@@ -226,6 +229,7 @@ class CellExecution:
                 "cell_id": start.cell_id,
                 "allow_stdin": start.allow_stdin,
                 "context": context,
+                "save_limit_s": worker.limits.save_s,
             }
         )
 
@@ -300,13 +304,11 @@ class CellExecution:
         reply = msgpack.packb(ended)
         self._spent = ended.get("ename") == OUT_OF_MEMORY
         if fields.boolean(message, "cuda_spoiled", False) and self._worker is not None:
-            self._spent = True
+            self._spent, self._news_of_end = True, SPOILED_NOTE
             self._pool.spoiled(self._worker)
-            note = {"type": "stream", "name": "stderr", "text": SPOILED_NOTE}
-            self.record.add(pb.ExecuteResponse(output=msgpack.packb(note)))
         self._left = left_items(message, "left")
         self._times.ended(message)
-        self._pool.metrics.missed(misses(message))
+        self._misses = misses(message)
         outcome = pb.CellEnded(reply=reply, run_s=self._times.figures.run_s)
         self.record.add(pb.ExecuteResponse(ended=outcome, worker_event=number))
         if self._worker is not None:
@@ -316,8 +318,16 @@ class CellExecution:
         self._stage(Stage.SAVING)
         self._report_progress(scheduler_pb2.EXECUTION_STATE_FINISHED)
 
-    def _save_held_up(self, full: CapacityExceeded) -> None:
-        note = {"type": "stream", "name": "stderr", "text": held_up(full)}
+    def _save_held_up(self, why: LooseLeafError) -> None:
+        self._note(held_up(why))
+
+    def _tell_news_of_end(self) -> None:
+        text, self._news_of_end = self._news_of_end, ""
+        if text:
+            self._note(text)
+
+    def _note(self, text: str) -> None:
+        note = {"type": "stream", "name": "stderr", "text": text}
         self.record.add(pb.ExecuteResponse(output=msgpack.packb(note)))
 
     def _save_took_too_long(self, limit_s: float) -> None:
@@ -329,9 +339,9 @@ class CellExecution:
         facts = worker.facts
         saved.version = facts.version = Version(fields.integer(reply, "version"))
         self._times.saved(reply)
+        self._tell_news_of_end()
         if full := worker.requests.take_store_full():
-            note = {"type": "stream", "name": "stderr", "text": waits_for_room(saved.version, full)}
-            self.record.add(pb.ExecuteResponse(output=msgpack.packb(note)))
+            self._note(waits_for_room(saved.version, full))
         facts.resident_bytes = fields.integer(reply, "resident_bytes", 0)
         take_unsaved(facts, reply, saved, self._host.keep_unsaved_s, self._keep_s)
         facts.stage = Stage.COMPLETED
@@ -341,6 +351,7 @@ class CellExecution:
 
     def _fail(self, saved: pb.CellSaved, error: LooseLeafError) -> scheduler_pb2.ExecutionState:
         """Fills in what went wrong; SAVED if the worker had committed this cell before."""
+        self._tell_news_of_end()
         committed = self._committed_version()
         saved.version = committed or self.start.version
         saved.error_reason, saved.error_message = error.reason, self._loss_text(error, committed)
@@ -356,6 +367,9 @@ class CellExecution:
         if committed:
             return f"{what}; its changes had been saved already (version {committed})"
         valid = f"the variables are those of version {self.start.version}; run the cell again"
+        if self._worker is not None and self._worker.requests.owner.unanswered == self.lease.execution_id:
+            doubt = "the store did not say whether it has them: the next cell sees them if so, else"
+            return f"{what} (while its changes were being saved), and {doubt} {valid}"
         if not self._handed_over:
             return f"{what} (before the cell ran); nothing was run, {valid}"
         when = "while its changes were being saved" if self._times.ended_s is not None else "while the cell ran"
@@ -378,6 +392,7 @@ class CellExecution:
     def _count(self, saved: pb.CellSaved) -> None:
         if self._times.ended_s is not None and not saved.error_reason:
             self._pool.metrics.cell_saved(saved.figures)
+        self._pool.metrics.missed(self._misses)
         self._pool.metrics.gpus_used(saved.figures.gpu_pinned_s * len(self.lease.gpus))
 
     def _stage(self, stage: Stage, number: int = 0) -> None:

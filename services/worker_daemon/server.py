@@ -51,6 +51,7 @@ from looseleaf.services.worker_daemon.region_uploads import RegionUploads
 from looseleaf.services.worker_daemon.regions import HostRegions, marks_of
 from looseleaf.services.worker_daemon.reports import Reporter
 from looseleaf.services.worker_daemon.run_journal import RunJournal
+from looseleaf.services.worker_daemon.save_patience import SavePatience
 from looseleaf.services.worker_daemon.scrubbed_env import scrubbed, with_gpus_shown
 from looseleaf.services.worker_daemon.servicer import WorkerDaemonServicer
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
@@ -93,10 +94,8 @@ class _Builder:
         self.host_id = HostId(self.config.host_id)
         store_channel = service.open_channel(self.config.store, peer="store")
         self.store = StoreClient(store_channel, tenant=self.config.tenant)
-        # What a worker saves nobody else has: it waits for a store out of reach as long as a save may take.
-        self.saves = StoreClient(
-            store_channel, tenant=self.config.tenant, restart_patience_s=self.config.save_timeout_s
-        )
+        # For what workers save, which is repeated as long as they are there.
+        self.saves = StoreClient(store_channel, tenant=self.config.tenant, restart_patience_s=0)
         self.scheduler: Any = SchedulerServiceStub(service.open_channel(self.config.scheduler, peer="scheduler"))
         self.peers = Peers(service.open_channel)
         self.reaper = Reaper()
@@ -159,7 +158,8 @@ class _Builder:
         # What a kernel is refused it still has, and can save later.
         requests.only_copy = True
         requests.saves = self.saves
-        requests.room_patience_s = self.config.save_timeout_s
+        # What a worker saves nobody else has: it waits for the store as long as a save may take.
+        requests.patience = SavePatience(self.config.save_timeout_s)
         return requests
 
     def _adoption_socket(self) -> str:

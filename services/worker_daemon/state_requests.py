@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import astuple, dataclass, field
 from typing import Any
@@ -12,7 +11,14 @@ import structlog
 
 from looseleaf.checkpoint.manifest import Manifest, decode_manifest
 from looseleaf.checkpoint.version_list import ListedVersion
-from looseleaf.errors import CapacityExceeded, InvalidArgument, LooseLeafError, PreconditionFailed
+from looseleaf.errors import (
+    CapacityExceeded,
+    InvalidArgument,
+    LooseLeafError,
+    PreconditionFailed,
+    Timeout,
+    Unavailable,
+)
 from looseleaf.ids import Epoch, ExecutionId, SessionId, Version
 from looseleaf.protocol import fields
 from looseleaf.protocol.region_rows import pack_places, unpack_regions
@@ -22,6 +28,7 @@ from looseleaf.services.worker_daemon.arena import Ring
 from looseleaf.services.worker_daemon.core.region_table import RegionKey
 from looseleaf.services.worker_daemon.core.unit_cache import UnitCache
 from looseleaf.services.worker_daemon.regions import HostRegions
+from looseleaf.services.worker_daemon.save_patience import STORE_FULL_REASONS, SavePatience
 from looseleaf.units import MIB, REGION_BYTES
 
 log = structlog.get_logger()
@@ -34,8 +41,6 @@ UNITS_REPLY_BYTES_MAX = 16 * MIB
 VERSIONS_LISTED_MAX = 1_000
 # After these nobody here knows whether the store took the commit.
 OUTCOME_UNKNOWN_CODES = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
-STORE_FULL_REASONS = frozenset({"TENANT_FULL", "STORE_FULL"})
-ROOM_POLL_S = 0.5
 
 
 @dataclass
@@ -43,12 +48,14 @@ class StateOwner:
     """Whose state a connection may read and write; a worker's is set when it is given to a session.
 
     `committed`: the last execution whose commit came over this connection, and the version that it made.
+    `unanswered`: the last one whose commit nobody here knows the outcome of.
     """
 
     session_id: SessionId = SessionId("")
     epoch: Epoch = Epoch(0)
     title: str = ""
     committed: tuple[ExecutionId, Version] = (ExecutionId(""), Version(0))
+    unanswered: ExecutionId = ExecutionId("")
 
 
 @dataclass(eq=False)
@@ -68,11 +75,9 @@ class StateRequests:
     stores_soon: bool = True
     # Whether the peer's state lives nowhere else: then a full store keeps it from being durable, not from being saved.
     only_copy: bool = False
-    # By which the peer's saves go, unless by `store`: one with more patience.
+    # By which the peer's saves go, unless by `store`: one that repeats nothing by itself, as `patience` does that.
     saves: StoreClient | None = None
-    # How long its objects wait for room at a full store, and who hears of it, once for each of their messages.
-    room_patience_s: float = 0.0
-    on_held_up: Callable[[CapacityExceeded], None] = lambda _full: None
+    patience: SavePatience = field(default_factory=SavePatience)
     # One for all connections.
     units: UnitCache = field(default_factory=UnitCache)
     _ring: Ring | None = None
@@ -113,7 +118,11 @@ class StateRequests:
         }
 
     async def close(self) -> None:
-        """The peer's process has ended: its ring and its pins go, after its last commit was answered."""
+        """The peer's process has ended: its ring and its pins go, after its last commit was answered.
+
+        A store that does not answer is waited for as `SavePatience` bounds it; `owner.unanswered` then tells so.
+        """
+        self.patience.end()
         while self._commits:
             await asyncio.wait(self._commits)
         if self._ring is not None:
@@ -158,7 +167,9 @@ class StateRequests:
 
     async def _admit_at_store(self, session_id: SessionId, session_bytes: int, new: list[RegionKey]) -> None:
         try:
-            self._bytes_asked += await self._saves.admit_save(session_id, session_bytes, new, self._bytes_asked)
+            self._bytes_asked += await self.patience.take(
+                session_id, lambda: self._saves.admit_save(session_id, session_bytes, new, self._bytes_asked)
+            )
         except BaseException as error:
             if isinstance(error, CapacityExceeded) and self.only_copy and error.reason in STORE_FULL_REASONS:
                 # Without its GPU nobody would have it any more: it is staged, and waits here for room at the store.
@@ -211,26 +222,10 @@ class StateRequests:
         """Hands units on to the store."""
         session_id = self._session()
         units = [(unit_hash, data) for unit_hash, data in fields.rows(body, "units", bytes, bytes)]
-        await self._put_units_with_room(session_id, units)
+        # Regions could stay in the arena while the store is full, units cannot.
+        await self.patience.take(session_id, lambda: self._saves.put_units(units), full_passes=True)
         self.units.keep(session_id, units)
         return Reply({})
-
-    async def _put_units_with_room(self, session_id: SessionId, units: list[tuple[bytes, bytes]]) -> None:
-        """Waits at a full store for `room_patience_s`; regions could stay in the arena meanwhile, units cannot."""
-        limit_s = time.monotonic() + self.room_patience_s
-        told = False
-        while True:
-            try:
-                await self._saves.put_units(units)
-                return
-            except CapacityExceeded as error:
-                if error.reason not in STORE_FULL_REASONS or time.monotonic() >= limit_s:
-                    raise
-                if not told:
-                    log.warning("save_held_up", session=session_id, reason=error.reason)
-                    self.on_held_up(error)
-                    told = True
-            await asyncio.sleep(ROOM_POLL_S)
 
     async def commit(self, body: Body, _fds: list[int]) -> Reply:
         """Makes a manifest the session's newest version; *staged* when it returns.
@@ -275,18 +270,40 @@ class StateRequests:
         self, save: object, named: set[RegionKey], session_id: SessionId, expected: Version, request: Body
     ) -> Reply:
         keys = [key for key in self.regions.table.pinned(save) if key in named]
+        execution_id = ExecutionId(request["execution_id"])
         try:
-            version, durable = await self._saves.commit(session_id, host_id=self.host_id, **request)
+            version, durable = await self._commit_at_store(session_id, expected, request)
         except LooseLeafError as error:
             if error.code in OUTCOME_UNKNOWN_CODES:
+                self.owner.unanswered = execution_id
                 self.on_staged(session_id, expected, keys)
             raise
-        self.owner.committed = ExecutionId(request["execution_id"]), Version(version)
+        self.owner.committed = execution_id, Version(version)
         if durable:
             self.regions.let_go(keys)
         else:
             self.on_staged(session_id, Version(version), keys)
         return Reply({"version": version, "durable": durable})
+
+    async def _commit_at_store(self, session_id: SessionId, expected: Version, request: Body) -> tuple[int, bool]:
+        """As `StoreClient.commit`. For a peer that has gone an unanswered commit is not repeated, but looked for."""
+        try:
+            return await self.patience.take(
+                session_id, lambda: self._saves.commit(session_id, host_id=self.host_id, **request)
+            )
+        except (Unavailable, Timeout) as error:
+            if not self.patience.peer_gone:
+                raise
+            unanswered = error
+        try:
+            found = await self.patience.take(session_id, lambda: self._saves.manifest(session_id, version=expected))
+        except LooseLeafError as error:
+            log.info("commit_not_looked_for", session=session_id, reason=error.reason)
+            raise unanswered from error
+        if found.manifest != request["manifest"]:
+            # One that is still on its way may come through yet.
+            raise unanswered
+        return found.version, False
 
     def _commit_ended(self, task: asyncio.Task[Reply]) -> None:
         self._commits.discard(task)

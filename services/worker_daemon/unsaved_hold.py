@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from looseleaf.errors import CapacityExceeded, PreconditionFailed
+from looseleaf.errors import CapacityExceeded, LooseLeafError, PreconditionFailed
 from looseleaf.protocol import fields
 from looseleaf.protocol.frames import Message
 from looseleaf.recipe.gpu_line import KEEP_S_MAX
 from looseleaf.services.worker_daemon.core.worker_life import WorkerFacts
+from looseleaf.services.worker_daemon.save_patience import STORE_FULL_REASONS
 from looseleaf.units import format_bytes
 from looseleaf.v1 import worker_daemon_pb2 as pb
 
@@ -51,12 +52,13 @@ def waits_for_room(version: int, full: CapacityExceeded) -> str:
     )
 
 
-def held_up(full: CapacityExceeded) -> str:
-    """What a person is told whose cell has ended and cannot be saved while the store is `full`."""
-    return (
-        f"This cell's changes are not saved yet: {_want_of_room(full)} or raise the limit; the cell then ends by "
-        "itself. Its GPU is held meanwhile.\n"
-    )
+def held_up(why: LooseLeafError) -> str:
+    """What a person is told whose cell has ended and cannot be saved while the store is full or out of reach."""
+    if isinstance(why, CapacityExceeded) and why.reason in STORE_FULL_REASONS:
+        wait = f"{_want_of_room(why)} or raise the limit; the cell then ends by itself"
+    else:
+        wait = f"the store does not take them ({why.reason}); the cell ends by itself when it does"
+    return f"This cell's changes are not saved yet: {wait}. Its GPU is held meanwhile.\n"
 
 
 def _want_of_room(full: CapacityExceeded) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from looseleaf.errors import CapacityExceeded, Timeout, Unavailable
+from looseleaf.errors import CapacityExceeded, Unavailable
 from looseleaf.rpc import store_client
 from looseleaf.rpc.client import open_channel
 from looseleaf.rpc.server import Registration, RpcServer
@@ -29,14 +29,10 @@ class Store(CheckpointStoreServiceServicer):
         self.request_ids: list[str] = []
         self.counts: list[int] = []
         self.failures = 0
-        self.silences = 0
         self.error: Exception = Unavailable("STORE_CLOSED", "stopping")
 
     async def OpenSession(self, request: pb.OpenSessionRequest, context: Any) -> pb.OpenSessionResponse:
         self.request_ids.append(request.request_id)
-        if self.silences:
-            self.silences -= 1
-            await asyncio.Event().wait()
         if self.failures:
             self.failures -= 1
             raise Unavailable("KV_IO", "the disk failed")
@@ -78,19 +74,6 @@ async def test_impatient_client_gives_up_with_the_last_error(tmp_path: Path) -> 
     async with open_channel(f"unix:{tmp_path}/none.sock", peer="store") as channel:
         with pytest.raises(Unavailable, match="STORE_DOWN"):
             await StoreClient(channel, restart_patience_s=0).open_session("s1")
-
-
-async def test_patient_client_repeats_what_was_not_answered_in_time(tmp_path: Path) -> None:
-    store = Store()
-    server = await serve(tmp_path, store)
-    store.silences = 2
-    async with open_channel(server.address, peer="store") as channel:
-        with pytest.raises(Timeout, match="STORE_TIMEOUT"):
-            await StoreClient(channel, restart_patience_s=0, call_timeout_s=0.1).open_session("s1")
-        patient = StoreClient(channel, restart_patience_s=60, call_timeout_s=0.5)
-        assert (await patient.open_session("s1")).epoch == 3
-    await server.stop(0)
-    assert len(store.request_ids) >= 3 and len(set(store.request_ids)) == 2
 
 
 async def test_many_regions_are_located_in_parts_and_in_order(tmp_path: Path) -> None:

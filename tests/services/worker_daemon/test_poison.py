@@ -22,10 +22,15 @@ async def test_cell_that_finds_cuda_spoiled_gives_up_its_zygote_and_its_worker(b
         await worker.tell("started", request)
         reply = {"status": "error", "ename": "RuntimeError", "evalue": "Cannot re-initialize CUDA in forked subprocess"}
         await worker.tell("ended", request, reply=reply, run_s=0.1, first_touch_s=None, cuda_spoiled=spoiled)
+        await until(lambda: any(message.HasField("ended") for message in messages_of(execution)))
+        # The next daemon, if this one ends here, is told of the cell's end too.
+        assert not any(message.HasField("output") for message in messages_of(execution))
         return saved_reply()
 
     bench.parts.script.run = run
-    execution, saved = await bench.run()
+    execution = bench.start()
+    await within(execution.run())
+    saved = bench.checked(execution)
     assert saved.version == 2 and not saved.error_reason
     [worker] = bench.parts.forker.workers
     outputs = [msgpack.unpackb(message.output) for message in messages_of(execution) if message.HasField("output")]

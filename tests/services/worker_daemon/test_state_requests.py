@@ -13,11 +13,13 @@ from looseleaf.errors import CapacityExceeded, Conflict, Corrupt, InvalidArgumen
 from looseleaf.ids import Epoch, SessionId
 from looseleaf.protocol.region_rows import pack_regions, unpack_places
 from looseleaf.services.worker_daemon import regions as regions_module
-from looseleaf.services.worker_daemon import state_requests
+from looseleaf.services.worker_daemon import save_patience, state_requests
 from looseleaf.services.worker_daemon.arena import SEGMENT_SLOTS_MIN
 from looseleaf.services.worker_daemon.core import arena_room
+from looseleaf.services.worker_daemon.save_patience import SavePatience
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
 from looseleaf.units import REGION_BYTES
+from looseleaf.v1 import checkpoint_store_pb2 as pb
 
 
 class Peer:
@@ -339,18 +341,62 @@ async def test_units_that_the_store_refused_are_not_kept(parts: Parts, peer: Pee
 async def test_units_of_a_save_wait_for_room_at_a_full_store_for_a_time(
     parts: Parts, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(state_requests, "ROOM_POLL_S", 0.0)
+    monkeypatch.setattr(save_patience, "RETRY_S", 0.0)
     parts.store.errors["put_units"] = [CapacityExceeded(reason, "full") for reason in ("STORE_FULL", "TENANT_FULL")]
-    peer.requests.room_patience_s = 60.0
-    heard: list[CapacityExceeded] = []
-    peer.requests.on_held_up = heard.append
+    patience = peer.requests.patience
+    patience.patience_s = 60.0
+    heard: list[LooseLeafError] = []
+    patience.on_held_up = heard.append
     await peer.ask("put_units", units=[[b"t" * 16, b"data"]])
     assert [full.reason for full in heard] == ["STORE_FULL"]
     assert parts.store.units == {b"t" * 16: b"data"}
     parts.store.errors["put_units"] = [CapacityExceeded("STORE_FULL", "full")]
-    peer.requests.room_patience_s = 0.0
+    patience.patience_s = 0.0
     with pytest.raises(CapacityExceeded, match="STORE_FULL"):
         await peer.ask("put_units", units=[[b"u" * 16, b"data"]])
+
+
+@pytest.mark.parametrize("store", ["refuses", "is silent", "has it"])
+async def test_commit_of_a_peer_that_has_gone_is_asked_for_once_more_and_not_repeated(
+    parts: Parts, monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    peer = Peer(parts)
+    peer.requests.patience = SavePatience(3600.0, last_patience_s=0.05)
+    calls: list[str] = []
+    saved: dict[int, bytes] = {}
+
+    async def commit(_session: str, **request: Any) -> Any:
+        calls.append("commit")
+        if store == "has it":
+            saved[request["parent"] + 1] = request["manifest"]
+        if store == "is silent":
+            await asyncio.Event().wait()
+        raise down()
+
+    async def manifest(_session: str, version: int = 0) -> Any:
+        calls.append("manifest")
+        if store == "is silent":
+            await asyncio.Event().wait()
+        if store == "refuses":
+            raise down()
+        return pb.GetManifestResponse(version=version, manifest=saved[version])
+
+    monkeypatch.setattr(save_patience, "RETRY_S", 3600.0)
+    monkeypatch.setattr(parts.store, "commit", commit)
+    monkeypatch.setattr(parts.store, "manifest", manifest)
+    await peer.put(1)
+    committing = asyncio.create_task(peer.commit(1))
+    await until(lambda: bool(calls))
+    committing.cancel()
+    await within(peer.close())
+    assert calls == ["commit", "manifest"]
+    owner = peer.requests.owner
+    if store == "has it":
+        assert (owner.committed, owner.unanswered) == (("x-1", 1), "")
+    else:
+        assert (owner.committed, owner.unanswered) == (("", 0), "x-1")
+    # What nobody knows of stays until the store has told.
+    assert parts.staged == [(SESSION, 1, keys(1))]
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,15 @@ from typing import Any
 
 import msgpack
 import pytest
-from daemon_fakes import ScriptedWorker, prepare_well, run_well, saved_reply, until, within
+from daemon_fakes import ScriptedWorker, manifest_of, prepare_well, run_well, saved_reply, until, within
 from execution_bench import ONE, Bench, dying, hang, messages_of
 
-from looseleaf.errors import CapacityExceeded
+from looseleaf.errors import CapacityExceeded, LooseLeafError, Unavailable
 from looseleaf.ids import WorkerId
 from looseleaf.recipe.gpu_line import KEEP_S_MAX
 from looseleaf.services.worker_daemon.core.worker_ends import SPENT
 from looseleaf.services.worker_daemon.core.worker_life import Stage
+from looseleaf.services.worker_daemon.save_patience import SavePatience
 from looseleaf.services.worker_daemon.unsaved_hold import WISHED
 from looseleaf.units import GIB, MIB
 
@@ -184,11 +185,20 @@ async def test_person_is_told_of_a_save_that_waits_for_room(bench: Bench) -> Non
         assert part in texts[0]
 
 
-async def test_person_is_told_of_a_save_that_is_held_up(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [
+        (CapacityExceeded("STORE_FULL", "", needed_bytes=GIB, available_bytes=0), ("STORE_FULL", "1.0 GiB", "rm")),
+        (Unavailable("STORE_DOWN", ""), ("the store does not take them (STORE_DOWN)",)),
+    ],
+)
+async def test_person_is_told_of_a_save_that_is_held_up(
+    bench: Bench, why: LooseLeafError, told: tuple[str, ...]
+) -> None:
     async def run(worker: ScriptedWorker, request: Any) -> Any:
         await run_well(worker, request)
         assert execution._worker is not None
-        execution._worker.requests.on_held_up(CapacityExceeded("STORE_FULL", "", needed_bytes=GIB, available_bytes=0))
+        execution._worker.requests.patience.on_held_up(why)
         return saved_reply()
 
     bench.parts.script.run = run
@@ -199,5 +209,25 @@ async def test_person_is_told_of_a_save_that_is_held_up(bench: Bench) -> None:
         output["text"] for event in messages_of(execution) if event.HasField("output")
         for output in [msgpack.unpackb(event.output)] if output.get("name") == "stderr"
     ]  # fmt: skip
-    for part in ("not saved yet", "STORE_FULL", "1.0 GiB", "session rm", "GPU is held"):
+    for part in ("not saved yet", "GPU is held", *told):
         assert part in text
+
+
+async def test_cell_stopped_while_the_store_is_away_ends_and_says_that_its_save_is_in_doubt(bench: Bench) -> None:
+    async def run(worker: ScriptedWorker, request: Any) -> Any:
+        await run_well(worker, request)
+        assert execution._worker is not None
+        execution._worker.requests.patience = SavePatience(3600.0, last_patience_s=0.02)
+        body = {"manifest": manifest_of([], parent=1), "parent": 1, "epoch": 1, "execution_id": "x-1"}
+        await worker.link.request("commit", body)
+
+    bench.parts.script.run = run
+    bench.parts.store.may_commit.clear()
+    execution = bench.start()
+    running = asyncio.create_task(execution.run())
+    await until(lambda: execution._worker is not None and bool(execution._worker.requests._commits))
+    execution.interrupt(kill=True)
+    await within(running)
+    saved = bench.checked(execution)
+    assert saved.error_reason and saved.version == 1
+    assert "lost" not in saved.error_message and "the next cell sees them if so" in saved.error_message
