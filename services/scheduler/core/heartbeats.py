@@ -65,9 +65,13 @@ def heartbeat_received(state: State, event: HeartbeatReceived, now_s: float) -> 
 
 
 def _taken_gpus(state: State, host_id: HostId) -> set[int]:
-    """GPUs of a host that a lease holds, or on which a preparation is to lie or to open a context."""
+    """GPUs of a host that a lease holds, or on which a preparation is to lie or to open a context.
+
+    Also those where that ended since the last heartbeat: no list of workers need ever have told of it.
+    """
+    left = state.leases.take_left(host_id) | state.preparations.take_left(host_id)
     leased = {index for entry in state.leases.on_host(host_id) for index in entry.lease.gpu_indices}
-    return leased | {
+    return leased | left | {
         index for prepare in state.preparations.on_host(host_id)
         for index in (*prepare.gpu_indices, *prepare.context_gpus)}
 

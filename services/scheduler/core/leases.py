@@ -69,6 +69,7 @@ class LeaseTable:
         self._entries: dict[LeaseId, LeaseEntry] = {}
         self._by_gpu: dict[tuple[HostId, int], LeaseId] = {}
         self._taken: dict[HostId, set[int]] = {}
+        self._left: dict[HostId, set[int]] = {}
         self._workers: dict[HostId, Counter[WorkerId]] = {}
         self._by_host: dict[HostId, dict[LeaseId, LeaseEntry]] = {}
         self._by_session: dict[SessionId, dict[LeaseId, LeaseEntry]] = {}
@@ -106,6 +107,7 @@ class LeaseTable:
         entry = self._entries.pop(lease_id)
         self._changed.add(entry.lease.host_id)
         self._taken[entry.lease.host_id].difference_update(entry.lease.gpu_indices)
+        self._left.setdefault(entry.lease.host_id, set()).update(entry.lease.gpu_indices)
         self._name_no_more(entry.lease)
         for index in entry.lease.gpu_indices:
             del self._by_gpu[entry.lease.host_id, index]
@@ -117,6 +119,10 @@ class LeaseTable:
         if not self._by_session[entry.lease.session_id]:
             del self._by_session[entry.lease.session_id]
         return entry
+
+    def take_left(self, host_id: HostId) -> set[int]:
+        """GPUs of a host on which one ended since this was asked last."""
+        return self._left.pop(host_id, set())
 
     def use_new_worker(self, entry: LeaseEntry) -> None:
         """The worker that the lease named is gone: its daemon forks another one."""

@@ -37,6 +37,7 @@ class PreparationTable:
         self._by_session: dict[SessionId, Preparation] = {}
         self._by_request: dict[str, Preparation] = {}
         self._on_host: dict[HostId, dict[SessionId, Preparation]] = {}
+        self._left: dict[HostId, set[int]] = {}
 
     def __len__(self) -> int:
         return len(self._by_session)
@@ -67,7 +68,14 @@ class PreparationTable:
             if not on_host:
                 del self._on_host[preparation.host_id]
             self._changed.add(preparation.host_id)
+            gpus = preparation.gpu_indices or preparation.context_gpus
+            if gpus:
+                self._left.setdefault(preparation.host_id, set()).update(gpus)
         return preparation
+
+    def take_left(self, host_id: HostId) -> set[int]:
+        """GPUs of a host on which one ended since this was asked last."""
+        return self._left.pop(host_id, set())
 
     def on_host(self, host_id: HostId) -> list[Preparation]:
         """Prepares on one host."""

@@ -115,6 +115,8 @@ class State:
         """Forgets a host on which nothing is leased, and wants its record dropped."""
         self.hosts.forget(host_id)
         self.retry_at.pop(host_id, None)
+        self.leases.take_left(host_id)
+        self.preparations.take_left(host_id)
         for run in self.runs:
             run.avoided.pop(host_id, None)
         self._writes["host", host_id] = ForgetHost(host_id)

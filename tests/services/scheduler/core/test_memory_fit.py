@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from looseleaf.ids import HostId, WorkerId
+from looseleaf.ids import HostId, LeaseId, WorkerId
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
 from looseleaf.services.scheduler.core.facts import ExecutionState, Lease, WorkerReport, WorkerStage
@@ -116,6 +116,33 @@ def test_memory_of_our_own_workers_is_nobody_elses(new_rig: Any, worker: Any) ->
         rig.heartbeat("h0", gpus=1, gpu_memory_bytes=80, gpu_used_bytes=(75,), workers=(worker("w1", gpus=(0,)),))
     rig.run("x2", "s2", device_bytes=60)
     assert rig.one(act.EvictWorker).worker_id == "w1"
+
+
+@pytest.mark.parametrize("what", ["preparation", "failed preparation", "cell"])
+def test_what_began_and_ended_between_two_measurements_was_ours(new_rig: Any, what: str) -> None:
+    rig = new_rig(prepare_stage_max=WorkerStage.CONTEXT_READY, heartbeat_suspect_s=9e3, heartbeat_dead_s=9e3)
+    told: dict[str, Any] = {"gpu_memory_bytes": 1000}
+    for _ in range(2):
+        rig.heartbeat("h0", gpu_used_bytes=(0,), **told)
+        rig.pass_time(SETTLE_S)
+    if what == "cell":
+        rig.finish(rig.lease("x1"))
+    else:
+        rig.prepare(certain=True)
+        order = rig.one(act.PrepareWorker)
+        assert order.gpu_indices == (0,)
+        if what == "preparation":
+            rig.send(ev.WorkerPrepared(
+                order.request_id, WorkerId("w1"), 100.0, 1, 0, WorkerStage.CONTEXT_READY, order.gpu_indices))
+            rig.send(ev.EvictionEnded(HostId("h0"), WorkerId("w1"), LeaseId(""), True))
+            rig.send(ev.PreparationFailed(rig.one(act.PrepareWorker).request_id, "ENDED"))
+        else:
+            rig.send(ev.PreparationFailed(order.request_id, "ENDED"))
+    foreign = rig.scheduler.state.hosts.get(HostId("h0")).foreign
+    for pause_s, known in ((1.0, 0), (SETTLE_S, 0), (SETTLE_S, 500)):
+        rig.pass_time(pause_s)
+        rig.heartbeat("h0", gpu_used_bytes=(500,), **told)
+        assert foreign.on(0) == known
 
 
 @pytest.fixture
