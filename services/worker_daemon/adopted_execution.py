@@ -101,6 +101,9 @@ class AdoptedExecution(CellExecution):
             head = await head_of(self._worker.requests.store, self.lease.session_id)
         except LooseLeafError as error:
             log.warning("commit_not_looked_for", execution=self.lease.execution_id, reason=error.reason)
+            if self._times.ended_s is not None:
+                # The last daemon may have sent it.
+                self._worker.requests.owner.unanswered = self.lease.execution_id
             return
         if head is not None and head.execution_id == self.lease.execution_id:
             self._found = head.version

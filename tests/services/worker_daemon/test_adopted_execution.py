@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from daemon_fakes import SESSION, Parts, manifest_of, saved_reply, within
+from daemon_fakes import SESSION, Parts, manifest_of, saved_reply, until, within
 from execution_bench import Reports
 
 from looseleaf.errors import Conflict, Unavailable
@@ -144,6 +144,27 @@ async def test_adopted_worker_that_dies_is_told_and_the_store_says_whether_its_c
     assert ("had been saved already" if committed else "run the cell again") in saved.error_message
     state = scheduler_pb2.EXECUTION_STATE_SAVED if committed else scheduler_pb2.EXECUTION_STATE_FAILED
     assert rig.reports.all[-1].state == state
+
+
+async def test_adopted_cell_whose_commit_nobody_can_be_asked_for_is_not_told_as_lost(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(_session_id: str, **_versions: int) -> Any:
+        raise Unavailable("STORE_DOWN", "gone")
+
+    monkeypatch.setattr(rig.parts.store, "manifest", away)
+    monkeypatch.setattr(rig, "resume", never)
+    execution, far = await rig.adopt()
+    await far.send_event("ended", {
+        "execution_id": "x-1", "n": 1, "reply": {"status": "ok"}, "run_s": 0.5, "first_touch_s": None,
+    })  # fmt: skip
+    running = asyncio.create_task(execution.run())
+    await until(lambda: execution.record._messages != [])
+    rig.process.signal(0, signal.SIGKILL)
+    await within(running)
+    saved = execution.record._messages[-1].saved
+    assert saved.version == 1 and "the next cell sees them if so" in saved.error_message
+    assert "lost" not in saved.error_message
 
 
 async def test_interrupts_and_kills_reach_an_adopted_worker(rig: Rig) -> None:
