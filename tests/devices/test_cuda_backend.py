@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -32,6 +34,28 @@ def test_backend_before_attach_opens_no_context_and_keeps_state() -> None:
     backend.apply_device_state(state)
     assert backend.device_state() == state
     assert not torch.cuda.is_initialized()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without an NVIDIA GPU")
+def test_gpus_attached_before_torch_get_the_sessions_state_when_cuda_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    queued: list[tuple[Callable[[], None], object]] = []
+    set_states: list[tuple[int, bytes]] = []
+    current: list[int] = []
+
+    def generator(index: int) -> SimpleNamespace:
+        return SimpleNamespace(set_state=lambda state: set_states.append((index, bytes(state.tolist()))))
+
+    monkeypatch.setattr(torch.cuda, "_queued_calls", queued)
+    monkeypatch.setattr(torch.cuda, "default_generators", (generator(0), generator(1)))
+    monkeypatch.setattr(torch.cuda, "set_device", current.append)
+    backend = CudaBackend()
+    states = tuple(bytes([number] * 16) for number in range(3))
+    backend.apply_device_state(DeviceState(1, states))
+    backend.attach_at_first_use(2)
+    assert (set_states, current) == ([], []) and not torch.cuda.is_initialized()
+    for call, _stack in queued:
+        call()
+    assert set_states == [(0, states[0]), (1, states[1])] and current == [1]
 
 
 @pytest.mark.gpu
