@@ -224,6 +224,29 @@ def test_save_waits_for_a_store_that_is_out_of_reach_and_its_worker_with_it(
     pool.line_of_versions(lease.session_id)
 
 
+def test_worker_that_ends_while_its_store_is_out_of_reach_frees_its_cell_and_its_gpu(
+    pool: Pool, one: Notebook, tmp_path: Path
+) -> None:
+    one.ok("%%gpu\nkept = [1]")
+    cell = HeldCell(tmp_path, then="kept.append(2)")
+    message = one.start(cell.code)
+    cell.until_started()
+    [lease] = pool.leases()
+    host = lease.host.host_id
+    pool.links.hold(f"{host}-store")
+    cell.end()
+    [worker] = [worker for worker in pool.host(host).workers if worker.execution_id == lease.execution_id]
+    until(lambda: _stage(pool, host, worker.worker_id) == scheduler_pb2.WORKER_STAGE_SAVING, "the cell never ended")
+    os.kill(worker.pid, signal.SIGKILL)
+    outcome = one.finish(message)
+    assert outcome.ename == "WORKER_LOST" and "while its changes were being saved" in outcome.error, outcome
+    until(lambda: not pool.host(host).leases, "the GPU is still held")
+    pool.links.release(f"{host}-store")
+    assert one.ok("%%gpu\nkept").value in ("[1]", "[1, 2]" if "did not say" in outcome.error else "[1]")
+    assert cell.starts == 1
+    pool.line_of_versions(lease.session_id)
+
+
 def _stage(pool: Pool, host: str, worker_id: str) -> int:
     return next(worker.stage for worker in pool.host(host).workers if worker.worker_id == worker_id)
 
