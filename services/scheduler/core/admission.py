@@ -7,7 +7,7 @@ from looseleaf.services.scheduler.core.endings import give_up, revoke
 from looseleaf.services.scheduler.core.events import RunCancelled, RunRequested
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, ExecutionState
 from looseleaf.services.scheduler.core.fencing import see_epoch
-from looseleaf.services.scheduler.core.fitting import never_fits, wanted_gpu_bytes
+from looseleaf.services.scheduler.core.fitting import Capacity, wanted_gpu_bytes
 from looseleaf.services.scheduler.core.journal import reopenable
 from looseleaf.services.scheduler.core.leases import LeaseStatus
 from looseleaf.services.scheduler.core.queue import PRIORITIES, Run, rank_s
@@ -95,7 +95,7 @@ def _admit(state: State, event: RunRequested, record: ExecutionRecord | None, no
     if 0 < state.limits.tenant_gpus_max < event.recipe.gpu_count:
         state.refuse(event.request_id, over_tenant_quota(event.recipe.gpu_count, state.limits.tenant_gpus_max))
         return
-    misfit = never_fits(state, event.recipe, now_s) if state.ready else None
+    misfit = Capacity(state, now_s).never_fits(event.recipe) if state.ready else None
     if misfit is not None:
         state.refuse(event.request_id, misfit)
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 from looseleaf.errors import LooseLeafError
 from looseleaf.services.scheduler.core.facts import RecipeFacts
 from looseleaf.services.scheduler.core.hosts import Host, Liveness
@@ -28,6 +30,49 @@ def startable(state: State, now_s: float) -> list[HostShape]:
     return state.shapes.startable() if lasting < limits.hosts_max else []
 
 
+class Capacity:
+    """What the hosts of one moment could hold.
+
+    Knows kinds of hosts: once each host was looked at, however many runs are asked for, none is again.
+    """
+
+    def __init__(self, state: State, now_s: float) -> None:
+        self._state, self._now_s = state, now_s
+
+    @cached_property
+    def _startable(self) -> list[HostShape]:
+        return startable(self._state, self._now_s)
+
+    @cached_property
+    def _open(self) -> frozenset[HostShape]:
+        return frozenset(host.shape for host in self._state.hosts.open_for_work(self._now_s))
+
+    def wanted_gpu_bytes(self, recipe: RecipeFacts) -> int:
+        """Memory that a run should find on each of its GPUs, see the function."""
+        wanted = recipe.gpu_peak_bytes
+        if wanted > recipe.gpu_bytes and not any(shape.fits(recipe.gpu_count, wanted) for shape in self._open):
+            return recipe.gpu_bytes
+        return wanted
+
+    def never_fits(self, recipe: RecipeFacts) -> LooseLeafError | None:
+        """Why neither a host that there is, alive or not, nor one that can be started can ever run it.
+
+        None if one can, or while nobody knows what hosts there are.
+        """
+        there = self._state.hosts.shapes
+        told = self._state.provided_hosts is None or self._state.provider_listed
+        if not there or not told or any(shape.holds(recipe) for shape in there):
+            return None
+        if any(shape.holds(recipe) for shape in self._startable):
+            return None
+        shapes = [*there, *self._startable]
+        largest = max(shape.gpu_count for shape in shapes)
+        if recipe.gpu_count > largest:
+            return never_fits_count(recipe.gpu_count, largest)
+        able = [shape for shape in shapes if shape.gpu_count >= recipe.gpu_count]
+        return never_fits_bytes(recipe.device_bytes, max(recipe.gpu_count * shape.gpu_memory_bytes for shape in able))
+
+
 def wanted_gpu_bytes(state: State, recipe: RecipeFacts, now_s: float) -> int:
     """Memory that a run should find on each of its GPUs: what such a cell held, if a host that takes work has as much.
 
@@ -36,7 +81,8 @@ def wanted_gpu_bytes(state: State, recipe: RecipeFacts, now_s: float) -> int:
     """
     wanted = recipe.gpu_peak_bytes
     if wanted > recipe.gpu_bytes and not any(
-            host.fits(recipe.gpu_count, wanted) for host in state.hosts.open_for_work(now_s)):
+            host.fits(recipe.gpu_count, wanted) and host.takes_work(now_s, state.limits)
+            for host in state.hosts.with_gpus()):
         return recipe.gpu_bytes
     return wanted
 
@@ -47,23 +93,3 @@ def memory_patience_ended_since(state: State, since_s: float, now_s: float) -> b
         run.arrived_at_s + state.limits.memory_patience_s for run in state.queue
         if run.patient_gpu_bytes > run.recipe.gpu_bytes)
     return any(since_s < end_s <= now_s for end_s in ends_s)
-
-
-def never_fits(state: State, recipe: RecipeFacts, now_s: float) -> LooseLeafError | None:
-    """Why neither a host that there is, alive or not, nor one that can be started can ever run it.
-
-    None if one can, or while nobody knows what hosts there are.
-    """
-    hosts = list(state.hosts.with_gpus())
-    told = state.provided_hosts is None or state.provider_listed
-    if not hosts or not told or any(host.holds(recipe) for host in hosts):
-        return None
-    can_start = startable(state, now_s)
-    if any(shape.holds(recipe) for shape in can_start):
-        return None
-    shapes = [*(host.shape for host in hosts), *can_start]
-    largest = max(shape.gpu_count for shape in shapes)
-    if recipe.gpu_count > largest:
-        return never_fits_count(recipe.gpu_count, largest)
-    able = [shape for shape in shapes if shape.gpu_count >= recipe.gpu_count]
-    return never_fits_bytes(recipe.device_bytes, max(recipe.gpu_count * shape.gpu_memory_bytes for shape in able))

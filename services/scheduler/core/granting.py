@@ -11,7 +11,7 @@ from looseleaf.services.scheduler.core.endings import end_lease, refuse_run, rev
 from looseleaf.services.scheduler.core.events import EvictionEnded, GrantFailed, LeaseGranted
 from looseleaf.services.scheduler.core.facts import Lease, StartPath
 from looseleaf.services.scheduler.core.fairness import in_turn
-from looseleaf.services.scheduler.core.fitting import never_fits, wanted_gpu_bytes
+from looseleaf.services.scheduler.core.fitting import Capacity
 from looseleaf.services.scheduler.core.holds import lost_need
 from looseleaf.services.scheduler.core.hosts import Liveness
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
@@ -90,12 +90,13 @@ def _refuse_for_need(state: State, run: Run, now_s: float) -> None:
 
 
 def _refuse_misfits(state: State, now_s: float) -> None:
+    capacity = Capacity(state, now_s)
     for run in state.queue:
-        misfit = never_fits(state, run.recipe, now_s)
+        misfit = capacity.never_fits(run.recipe)
         if misfit is not None:
             refuse_run(state, run, misfit)
         elif not run.need.worker_id:
-            run.patient_gpu_bytes = wanted_gpu_bytes(state, run.recipe, now_s)
+            run.patient_gpu_bytes = capacity.wanted_gpu_bytes(run.recipe)
 
 
 def _reserve_for_gang(state: State, run: Run, closed: set[HostId], now_s: float) -> None:

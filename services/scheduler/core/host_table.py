@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Collection, Iterator
 from functools import partial
 
 from looseleaf.ids import HostId, SessionId, WorkerId
 from looseleaf.services.scheduler.core.facts import HostRecord
 from looseleaf.services.scheduler.core.hosts import Host, Worker
 from looseleaf.services.scheduler.core.limits import Limits
+from looseleaf.services.scheduler.core.shapes import HostShape
 
 
 class HostTable:
@@ -22,6 +24,8 @@ class HostTable:
         self._hosts: dict[HostId, Host] = {}
         self._ordered: list[Host] | None = None
         self._gpus: int | None = None
+        self._shape_of: dict[HostId, HostShape] = {}
+        self._shapes: Counter[HostShape] = Counter()
         # Hosts whose room must be looked at again.
         self.changed: set[HostId] = set()
         # Those of which any worker may have changed.
@@ -46,6 +50,11 @@ class HostTable:
         if self._gpus is None:
             self._gpus = sum(host.gpu_count for host in self._hosts.values())
         return self._gpus
+
+    @property
+    def shapes(self) -> Collection[HostShape]:
+        """Kinds of all hosts with GPUs, whatever their liveness."""
+        return self._shapes.keys()
 
     def get(self, host_id: HostId) -> Host | None:
         """The host, or None if it is not known."""
@@ -83,8 +92,19 @@ class HostTable:
         if worker is None:
             self._unfiled.add(host_id)
             self._gpus = None
+            self._count_shape(host_id, host)
         elif host is not None:
             host.workers.refile(worker)
+
+    def _count_shape(self, host_id: HostId, host: Host | None) -> None:
+        before = self._shape_of.pop(host_id, None)
+        if before is not None:
+            self._shapes[before] -= 1
+            if not self._shapes[before]:
+                del self._shapes[before]
+        if host is not None and host.gpu_count:
+            shape = self._shape_of[host_id] = host.shape
+            self._shapes[shape] += 1
 
     def file(self) -> None:
         """Brings the lists of hosts' workers up to date."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from looseleaf.ids import HostId
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
 from looseleaf.services.scheduler.core.facts import ExecutionState
+from looseleaf.services.scheduler.core.host_table import HostTable
 from looseleaf.services.scheduler.core.shapes import HostShape
 from tests.services.scheduler.core.provided_world import BOOT_S, BOOT_TIMEOUT_S, Cell, ProvidedWorld
 
@@ -195,3 +197,38 @@ def test_host_of_another_kind_goes_where_no_more_may_be_started_and_is_not_taken
     assert rig.one(act.PowerOn) == act.PowerOn(1, LARGE)
     rig.heartbeat("p1", gpus=2, gpu_memory_bytes=80)
     assert [action.lease.execution_id for action in rig.all(act.GrantLease)] == ["x1", "x2"]
+
+
+@pytest.mark.parametrize("hosts_max", [0, 40])
+@pytest.mark.parametrize(("device_bytes", "peak_bytes"), [(1, 0), (1, 60), (1, 900), (50, 0)])
+def test_look_at_the_queue_goes_through_the_hosts_not_once_a_run(
+    new_rig: Any, monkeypatch: pytest.MonkeyPatch, hosts_max: int, device_bytes: int, peak_bytes: int,
+) -> None:
+    looked_at = [0]
+    walk = HostTable.__iter__
+
+    def counted(self: HostTable) -> Iterator[Any]:
+        for host in walk(self):
+            looked_at[0] += 1
+            yield host
+
+    def hosts_looked_at(runs: int) -> int:
+        rig = new_rig(
+            hosts_min=0, hosts_max=hosts_max, gpus_per_host=1, heartbeat_suspect_s=9e3, heartbeat_dead_s=9e3,
+            start_timeout_s=9e3)
+        rig.send(ev.HostsProvided(frozenset(), frozenset(), (HostShape(1, 24), HostShape(1, 80))))
+        for number in range(10):
+            rig.heartbeat(f"h{number}", gpus=1, gpu_memory_bytes=24)
+            rig.run(f"b{number}", f"b{number}")
+        rig.heartbeat("h9x", gpus=1, gpu_memory_bytes=80, draining=True)
+        for number in range(runs):
+            rig.run(f"x{number}", f"s{number}", device_bytes=device_bytes + number % 7, peak_bytes=peak_bytes + number)
+        rig.pass_time(1.0)
+        assert len(rig.scheduler.state.queue) == runs
+        looked_at[0] = 0
+        rig.pass_time(6.0)
+        return looked_at[0]
+
+    monkeypatch.setattr(HostTable, "__iter__", counted)
+    # A few times more at most, and not once a run.
+    assert hosts_looked_at(50) - hosts_looked_at(5) <= 5 * 11

@@ -35,6 +35,7 @@ def check_index(state: State, now_s: float) -> None:
         assert host.workers.speculative == sum(1 for worker in workers if worker.speculative)
         assert state.rooms.room(host.host_id) == host_room(host, state.leases, now_s, state.limits), (
             "a change was not told of")
+    assert set(state.hosts.shapes) == {host.shape for host in state.hosts.with_gpus()}
     everyone = [(host, worker) for host in state.hosts for worker in host.workers.values()]
     for session_id in {worker.session_id for _host, worker in everyone}:
         theirs = [(host, worker) for host, worker in everyone if worker.session_id == session_id]
