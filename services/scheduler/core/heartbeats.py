@@ -53,9 +53,10 @@ def heartbeat_received(state: State, event: HeartbeatReceived, now_s: float) -> 
     renewed, unknown = _settle_leases(state, host, report, now_s)
     _believe_workers(state, report)
     retry_at = state.retry_at.get(host.host_id)
-    if retry_at is not None and host.heartbeats >= retry_at:
-        del state.retry_at[host.host_id]
+    if retry_at is not None:
         state.dirty = True
+        if host.heartbeats >= retry_at:
+            del state.retry_at[host.host_id]
     if capacity != (host.gpu_count, host.gpu_memory_bytes):
         state.capacity_changed = state.dirty = True
         if may_end(state, host):

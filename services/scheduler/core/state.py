@@ -83,7 +83,7 @@ class State:
         self.looked_at_s = 0.0
         # People who wait must be told of their places.
         self.news_due = False
-        # Host -> the heartbeat from which something there may be tried again.
+        # Host -> the heartbeat up to which each may be the one from which something there may be tried again.
         self.retry_at: dict[HostId, int] = {}
         # Workers that ended with variables that no version has: why and when.
         self.ended_holders: OrderedDict[WorkerId, tuple[str, float]] = OrderedDict()
@@ -143,7 +143,10 @@ class State:
         self._writes["totals", ""] = JournalTotals(self.accounts.totals)
 
     def retry(self, host: Host) -> int:
-        """Looks at the queue again with this host's second next heartbeat: the next may have been under way."""
+        """Looks at the queue again with this host's second next heartbeat: the next may have been under way.
+
+        What was to be tried sooner is not forgotten: each heartbeat until then is a reason to look.
+        """
         until = host.heartbeats + self.limits.missed_heartbeats_max
         self.retry_at[host.host_id] = until
         return until

@@ -34,6 +34,9 @@ class Workers(MutableMapping[WorkerId, W]):
 
     def __init__(self) -> None:
         self._all: dict[WorkerId, W] = {}
+        # The order in which they came.
+        self._numbers: dict[WorkerId, int] = {}
+        self._came = 0
         self._filed: dict[WorkerId, tuple[SessionId, bool, bool]] = {}
         self._of_session: dict[SessionId, dict[WorkerId, W]] = {}
         self._bound: dict[WorkerId, W] = {}
@@ -57,9 +60,13 @@ class Workers(MutableMapping[WorkerId, W]):
             self._file(worker, now)
 
     def of_session(self, session_id: SessionId) -> list[W]:
-        """Workers of one session."""
+        """Workers of one session, in the order in which they came, whatever they were filed as since."""
         found = self._of_session.get(session_id)
-        return list(found.values()) if found is not None else []
+        if found is None:
+            return []
+        if len(found) == 1:
+            return list(found.values())
+        return sorted(found.values(), key=lambda worker: self._numbers[worker.worker_id])
 
     def bound(self) -> ValuesView[W]:
         """Workers that are bound to GPUs."""
@@ -72,10 +79,13 @@ class Workers(MutableMapping[WorkerId, W]):
         if worker_id in self._all:
             del self[worker_id]
         self._all[worker_id] = worker
+        self._came += 1
+        self._numbers[worker_id] = self._came
         self._file(worker, (worker.session_id, bool(worker.gpu_indices), worker.speculative))
 
     def __delitem__(self, worker_id: WorkerId) -> None:
         self._unfile(self._all.pop(worker_id))
+        del self._numbers[worker_id]
 
     def __iter__(self) -> Iterator[WorkerId]:
         return iter(self._all)

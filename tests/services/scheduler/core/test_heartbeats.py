@@ -280,3 +280,26 @@ def test_silence_while_the_scheduler_stood_still_ends_nothing(rig: Any) -> None:
     rig.pass_time(9.9)
     rig.pass_time(0.2)
     assert rig.one(act.MarkHostDead).host_id == "h0"
+
+
+def test_what_may_be_tried_again_is_tried_with_its_heartbeat_also_if_something_else_is_due_later(
+    new_rig: Any, worker: Any,
+) -> None:
+    rig = new_rig()
+    rig.heartbeat(gpus=2)
+    leases = [rig.lease(f"x{number}", f"s{number}") for number in range(2)]
+    for number, lease in enumerate(leases):
+        rig.finish(lease, worker=f"w{number}")
+    warm = tuple(worker(f"w{number}", f"s{number}", gpus=(number,)) for number in range(2))
+    for _ in range(3):
+        rig.heartbeat(gpus=2, workers=warm)
+    rig.run("x9", "s9")
+    sooner = rig.one(act.EvictWorker)
+    rig.send(ev.EvictionEnded(sooner.host_id, sooner.worker_id, sooner.lease_id, False))
+    later = rig.one(act.EvictWorker)
+    assert later.worker_id != sooner.worker_id
+    rig.heartbeat(gpus=2, workers=warm)
+    rig.send(ev.EvictionEnded(later.host_id, later.worker_id, later.lease_id, False))
+    assert rig.all(act.EvictWorker) == []
+    rig.heartbeat(gpus=2, workers=warm)
+    assert rig.one(act.EvictWorker).worker_id == sooner.worker_id

@@ -48,8 +48,7 @@ def test_sessions_bound_and_speculative_workers_are_those_that_a_look_at_all_fin
         for name in SESSIONS:
             theirs = [(h.host_id, w.worker_id) for h, w in everyone if w.session_id == name]
             found = [(h.host_id, w.worker_id) for h, w in table.workers_of(SessionId(name))]
-            assert sorted(found) == sorted(theirs)
-            assert [host_id for host_id, _worker_id in found] == [host_id for host_id, _worker_id in theirs]
+            assert found == theirs
             assert table.hosts_of(SessionId(name)) == {h.host_id for h, w in everyone if w.session_id == name}
         for host in table:
             workers = host.workers.values()
