@@ -15,7 +15,7 @@ from looseleaf.services.scheduler.core.fitting import Capacity
 from looseleaf.services.scheduler.core.holds import lost_need
 from looseleaf.services.scheduler.core.hosts import Liveness
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus
-from looseleaf.services.scheduler.core.placement import Placement, place
+from looseleaf.services.scheduler.core.placement import Placement, could_place, place
 from looseleaf.services.scheduler.core.preparing_again import prepare_again
 from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.refusals import grants_refused, stale_epoch
@@ -56,9 +56,9 @@ def _take_back(state: State, run: Run, now_s: float) -> bool:
     """A host that is to go stays, since a run would wait otherwise; the one with most leases that has the room."""
     able = [
         room for host_id in sorted(state.hosts.retiring - state.hosts.yielding) if host_id in state.rooms
-        and len((room := state.rooms.room(host_id)).free) >= run.recipe.gpu_count
-        and room.host.fits(run.recipe.gpu_count, run.wanted_gpu_bytes(now_s, state.limits))
-        and not room.host.draining and room.host.liveness(now_s, state.limits) is Liveness.DRAINING]
+        and not (room := state.rooms.room(host_id)).host.draining
+        and room.host.liveness(now_s, state.limits) is Liveness.DRAINING
+        and could_place(run, room, now_s, state.limits)]
     if not able:
         return False
     host = max(able, key=lambda room: state.leases.gpus_on(room.host.host_id)).host

@@ -71,6 +71,15 @@ def place(
     return best[1] if best else None
 
 
+def could_place(run: Run, room: HostRoom, now_s: float, limits: Limits) -> bool:
+    """Whether `place` would find room on this host if that were open for work."""
+    host = room.host
+    return (
+        room.open and host.heartbeats >= max(run.avoided.get(host.host_id, 0), host.unresponsive_until)
+        and host.fits(run.recipe.gpu_count, run.wanted_gpu_bytes(now_s, limits))
+        and bool(_options(run, room, None, now_s, limits)))
+
+
 def _worth_a_look(
     run: Run, index: RoomIndex, likely: set[HostId], usable: Callable[[HostId], bool], now_s: float,
 ) -> Iterator[HostId]:

@@ -8,13 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from looseleaf.ids import HostId, WorkerId
+from looseleaf.ids import HostId, SessionId, WorkerId
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
 from looseleaf.services.scheduler.core.facts import ExecutionState, WorkerStage
 from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.meters import Peak
 from looseleaf.services.scheduler.core.provisioning import target_gpus
+from tests.services.scheduler.core.conftest import Rig
 
 SMALL = {
     "hosts_min": 1, "hosts_max": 4, "gpus_per_host": 2, "demand_peak_s": 20.0, "headroom_hosts": 0,
@@ -238,6 +239,50 @@ def test_late_heartbeat_of_an_ended_host_is_refused_and_a_new_start_is_welcome(s
     assert small.one(act.Refuse).reason == "HOST_STOPPED"
     small.heartbeat(gone, gpus=2, incarnation="i2")
     assert small.one(act.AnswerHeartbeat)
+
+
+@given(
+    st.lists(st.tuples(
+        st.integers(1, 2), st.sampled_from([0, 50, 100]),
+        st.lists(st.sampled_from([0, 0, 30, 60]), min_size=2, max_size=2),
+        st.sampled_from(["", "", "avoided", "draining", "no answer"])), min_size=1, max_size=3),
+    st.integers(1, 2), st.sampled_from([0, 20, 45, 60, 90, 200]), st.sampled_from([0, 0, 95]))
+def test_host_that_was_to_go_is_taken_back_for_a_run_that_starts_there_and_for_no_other(
+    going: list[tuple[int, int, list[int], str]], gpus: int, gpu_bytes: int, peak_bytes: int,
+) -> None:
+    rig = Rig(heartbeat_suspect_s=9e3, heartbeat_dead_s=9e3, start_timeout_s=9e3)
+    hosts = rig.scheduler.state.hosts
+    for number, (count, memory, used, how) in enumerate(going):
+        for _ in range(2):
+            rig.heartbeat(
+                f"p{number}", gpus=count, gpu_memory_bytes=memory, gpu_used_bytes=tuple(used[:count]),
+                draining=how == "draining")
+            rig.now_s += 15.0
+        host = hosts.get(HostId(f"p{number}"))
+        assert host is not None
+        hosts.retire(host, True)
+        hosts.yielding.add(host.host_id)
+        if how == "no answer":
+            host.unresponsive_until = host.heartbeats + 2
+    # Large enough for every cell, and full.
+    rig.heartbeat("h0", gpus=2, gpu_memory_bytes=400)
+    for number in range(2):
+        rig.lease(f"b{number}", f"b{number}", device_bytes=400)
+    rig.run("x1", gpus=gpus, device_bytes=gpu_bytes * gpus, peak_bytes=peak_bytes * gpus)
+    [run] = rig.scheduler.state.runs.of_session(SessionId("s1"))
+    run.avoided = {HostId(f"p{number}"): 10**6 for number, (*_shape, how) in enumerate(going) if how == "avoided"}
+    hosts.yielding.clear()
+    taken_back, granted = [], []
+    for _ in range(8):
+        rig.pass_time(6.0)
+        taken_back += [action.host_id for action in rig.all(act.UndrainHost)]
+        granted += [action.lease.host_id for action in rig.all(act.GrantLease)]
+    assert taken_back == granted
+    able = {
+        HostId(f"p{number}") for number, (count, memory, used, how) in enumerate(going) if not how
+        and sum(not memory or memory - used_bytes >= gpu_bytes for used_bytes in used[:count]) >= gpus}
+    assert set(granted) <= able
+    assert bool(granted) is bool(able)
 
 
 def test_host_that_the_provider_does_not_own_stays(small: Any) -> None:
