@@ -34,6 +34,8 @@ def revoke(state: State, entry: LeaseEntry, now_s: float, end: ExecutionState | 
     not answered the grant the order waits, since two calls may overtake each other.
     """
     entry.status = LeaseStatus.REVOKING
+    # It holds the session's next cell back no more.
+    state.dirty = True
     entry.end_state, entry.end_reason = end, reason
     if not entry.grant_open:
         send_revoke(state, entry, now_s)

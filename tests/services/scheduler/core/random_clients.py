@@ -16,7 +16,9 @@ class ClientSide(DaemonSide):
 
     def ask(self, want: Want) -> None:
         want.asked = f"q{next(self.names)}"
-        recipe = RecipeFacts(f"hash-{want.execution_id}", Version(1), gpu_count=want.gpus)
+        recipe = RecipeFacts(
+            f"hash-{want.execution_id}", Version(1), gpu_count=want.gpus, device_bytes=want.device_bytes,
+            peak_bytes=want.peak_bytes)
         self.told_epochs[want.session_id] = max(self.told_epochs.get(want.session_id, 0), want.epoch)
         self.send(ev.RunRequested(
             want.asked, ExecutionId(want.execution_id), SessionId(want.session_id), Epoch(want.epoch), recipe,
@@ -85,6 +87,8 @@ class ClientSide(DaemonSide):
     def new_run(self) -> None:
         session = self.random.choice(list(self.epochs))
         want = Want(f"x{next(self.names)}", session, self.epochs[session], self.random.choice((1, 1, 1, 2)))
+        want.device_bytes = want.gpus * self.memory.choice((0, 0, 1, 20, 30))
+        want.peak_bytes = want.gpus * self.memory.choice((0, 0, 25, 60))
         holders = [w.worker_id for d in self.daemons for w in d.workers.values()
                    if w.session_id == session and w.worker_id in d.holds]
         if holders and self.random.random() < 0.6:
@@ -101,7 +105,9 @@ class ClientSide(DaemonSide):
             self.predicted.add(request_id)
         self.send(ev.PreparationRequested(
             request_id, SessionId(session), Epoch(self.epochs[session]),
-            RecipeFacts(f"hash-{self.random.randrange(5)}", Version(1), frozenset({"a"})),
+            RecipeFacts(
+                f"hash-{self.random.randrange(5)}", Version(1), frozenset({"a"}),
+                device_bytes=self.memory.choice((0, 1, 30)), peak_bytes=self.memory.choice((0, 60))),
             predicted=predicted, certain=self.random.random() < 0.8,
             attach_s=self.random.choice((0.01, 0.3, 1.0)), tenant=f"t{int(session[1:]) % 2}"))
 

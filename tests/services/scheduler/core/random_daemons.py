@@ -83,8 +83,10 @@ class DaemonSide(WorldState):
             stage, gpus = WorkerStage.HOST_READY, ()
         if stage is not WorkerStage.DEVICE_READY:
             gpus = old.gpu_indices if old is not None and old.execution_id else ()
+        context = action.gpu_indices if stage is WorkerStage.CONTEXT_READY and not gpus else ()
         daemon.workers[worker_id] = WorkerReport(
-            worker_id, action.session_id, stage, action.recipe.version, action.recipe.source_hash, gpus)
+            worker_id, action.session_id, stage, action.recipe.version, action.recipe.source_hash, gpus,
+            context_gpus=context)
         return daemon.workers[worker_id]
 
     def beat(self, daemon: Daemon) -> None:
@@ -93,6 +95,8 @@ class DaemonSide(WorldState):
         for lease_id, held in list(daemon.leases.items()):
             if held.stage == "unused" and self.now_s - held.renewed_at_s > LIMITS.lease_ttl_s:
                 del daemon.leases[lease_id]
+        if self.faults and self.memory.random() < 0.1:
+            daemon.foreign_bytes = [self.memory.choice((0, 0, 5, 60)) for _ in range(daemon.gpus)]
         daemon.beating = True
         request_id = f"b-{daemon.host_id}-{daemon.incarnation}-{self.now_s}"
         self.send(ev.HeartbeatReceived(request_id, daemon.report(self.now_s)))

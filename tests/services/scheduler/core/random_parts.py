@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from looseleaf.ids import Epoch, HostId
 from looseleaf.services.scheduler.core.facts import Hold, HostReport, Lease, WorkerReport, WorkerStage
 
+WORKER_BYTES, CONTEXT_BYTES = 12, 3
+
 
 @dataclass
 class Held:
@@ -34,12 +36,22 @@ class Daemon:
     workers: dict[str, WorkerReport] = field(default_factory=dict)
     # Workers with variables that no version has: until when they make way for nobody, and in which epoch.
     holds: dict[str, tuple[float, int]] = field(default_factory=dict)
+    gpu_memory_bytes: int = 0
+    # What others than our workers use of each GPU.
+    foreign_bytes: list[int] = field(default_factory=list)
 
     def report(self, now_s: float) -> HostReport:
         return HostReport(
             HostId(self.host_id), f"unix:/{self.host_id}", f"i{self.incarnation}", self.gpus, "emulated",
             tuple(self.told(worker_id, now_s) for worker_id in self.workers),
-            tuple(held.lease for held in self.leases.values()))
+            tuple(held.lease for held in self.leases.values()), gpu_memory_bytes=self.gpu_memory_bytes,
+            gpu_used_bytes=tuple(self.used_bytes(index) for index in range(self.gpus)))
+
+    def used_bytes(self, index: int) -> int:
+        """What a measurement tells of a GPU: everybody's, contexts too."""
+        data = sum(WORKER_BYTES for worker in self.workers.values() if index in worker.gpu_indices)
+        contexts = sum(CONTEXT_BYTES for worker in self.workers.values() if index in worker.context_gpus)
+        return min(self.gpu_memory_bytes, sum(self.foreign_bytes[index:index + 1]) + data + contexts)
 
     def told(self, worker_id: str, now_s: float) -> WorkerReport:
         worker = self.workers[worker_id]
@@ -64,6 +76,9 @@ class Want:
     done: bool = False
     # The worker whose variables it needs, if it needs any.
     need: str = ""
+    # On all of its GPUs together.
+    device_bytes: int = 0
+    peak_bytes: int = 0
 
 
 def runs(worker: WorkerReport) -> bool:

@@ -19,7 +19,8 @@ HOLD_S = 3.0
 # is for seconds, not for minutes.
 LIMITS = Limits(
     run_queue_max=40, journal_records_max=1000, gang_patience_s=2.0, pending_orphan_s=1e9, look_again_s=1e9,
-    batch_penalty_s=5.0, fair_double_after_s=4.0, fair_fifo_after_s=8.0, start_timeout_s=5.0)
+    batch_penalty_s=5.0, fair_double_after_s=4.0, fair_fifo_after_s=8.0, start_timeout_s=5.0,
+    memory_patience_s=3.0, gpu_settle_s=1.0)
 
 
 class WorldState:
@@ -36,7 +37,11 @@ class WorldState:
         self.now_s = 0.0
         self.names = itertools.count(1)
         self.lease_numbers = itertools.count(1)
-        self.daemons = [Daemon("h0", 2), Daemon("h1", 1), Daemon("h2", 1)]
+        # Of what GPUs hold, and cells need there.
+        self.memory = random.Random(f"memory {seed}")
+        self.daemons = [
+            Daemon("h0", 2, gpu_memory_bytes=80), Daemon("h1", 1, gpu_memory_bytes=24),
+            Daemon("h2", 1, gpu_memory_bytes=40)]
         self.wants: dict[str, Want] = {}
         self.epochs = {f"s{n}": 1 for n in range(4)}
         self.told_epochs: dict[str, int] = {}

@@ -97,6 +97,7 @@ class World(SchedulerSide):
         self.faults = False
         for daemon in self.daemons:
             daemon.cut_off = daemon.beating = False
+            daemon.foreign_bytes = []
             if not daemon.up and not daemon.stopped:
                 self.restart(daemon)
         self.stay_busy()

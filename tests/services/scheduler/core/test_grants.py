@@ -225,3 +225,16 @@ def test_held_time_beyond_the_loss_of_its_host_comes_with_the_late_report(rig: A
     rig.pass_time(11)
     rig.report(lease, ExecutionState.SAVED, release=True, figures=Figures(gpu_held_s=30.0))
     assert rig.scheduler.pool(rig.now_s).held_gpu_s == 30.0
+
+
+def test_next_cell_of_a_session_whose_lease_is_taken_back_starts_elsewhere_at_once(new_rig: Any) -> None:
+    rig = new_rig()
+    rig.heartbeat(gpus=2)
+    first = rig.lease("x1", "s1")
+    [asked] = rig.scheduler.state.leases.on_host(first.host_id)[0].recipients
+    rig.run("x2", "s1")
+    assert rig.all(act.GrantLease) == []
+    rig.send(ev.RunCancelled(asked, first.execution_id))
+    assert rig.one(act.RevokeLease).lease_id == first.lease_id
+    granted = rig.one(act.GrantLease).lease
+    assert (granted.execution_id, granted.gpu_indices) == ("x2", (1,))

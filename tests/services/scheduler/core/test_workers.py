@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from looseleaf.ids import HostId, SessionId, WorkerId
@@ -20,6 +20,10 @@ STEPS = st.tuples(
 
 
 @given(st.lists(STEPS, max_size=30))
+@example([
+    ("put", "h0", "w0", "s0", False, WorkerStage.HOST_READY, False),
+    ("put", "h0", "w1", "s0", False, WorkerStage.HOST_READY, False),
+    ("change", "h0", "w0", "s0", True, WorkerStage.COMPLETED, True)])
 def test_sessions_bound_and_speculative_workers_are_those_that_a_look_at_all_finds(
     steps: list[tuple[str, str, str, str, bool, WorkerStage, bool]],
 ) -> None:

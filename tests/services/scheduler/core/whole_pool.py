@@ -48,15 +48,17 @@ def check_index(state: State, now_s: float) -> None:
 
 
 def check_nobody_waits_for_nothing(state: State, now_s: float) -> None:
-    """Nobody waits for GPUs that could be had, but those that are kept for cells of several whose turn comes before."""
+    """Nobody waits for GPUs that could be had, but those that are kept for cells of several.
+
+    Whose turn comes before is not asked: what was granted since has changed it.
+    """
     state.rooms.refresh(now_s)
-    kept: set[HostId] = set()
-    for run in waiting_runs(state, now_s):
+    waiting = waiting_runs(state, now_s)
+    for run in waiting:
+        kept = {other.reserved_host for other in waiting if other is not run and other.reserved_host is not None}
         preparation = state.preparations.get(run.session_id)
         preparing_on = preparation.host_id if preparation is not None else None
         assert placement.place(run, state.rooms, preparing_on, kept, now_s) is None, "a run waits though there is room"
-        if run.reserved_host is not None:
-            kept.add(run.reserved_host)
 
 
 def check_table(state: State) -> None:
