@@ -51,8 +51,8 @@ class Installation:
             self.gpus.session_bytes = session_bytes
         self._backend: Any = None
         self._pending: DeviceState | None = None
-        # Real GPUs that were attached before torch was there.
-        self._attached_early = 0
+        # Real GPUs that were attached before torch was there; None: nothing was.
+        self._attached_early: tuple[int, ...] | None = None
         # Those who asked for raw access before torch was there, with their threads.
         self._raw_later: list[tuple[int, contextlib.ExitStack]] = []
         self._hook = PostImportHook("torch", self._torch_imported)
@@ -111,8 +111,10 @@ class Installation:
             self._backend = module.CudaBackend()
         if self._pending is not None:
             self._backend.apply_device_state(self._pending)
-        if self._attached_early:
-            self._backend.attach_at_first_use(self._attached_early)
+        if self._attached_early is not None:
+            # Again: a cell may have set it since, such as to the GPU 0 of its author's machine, which others may use.
+            _show_gpus(self._attached_early)
+            self._backend.attach_at_first_use(len(self._attached_early))
         for thread, inside in self._raw_later:
             if thread == threading.get_ident():
                 inside.enter_context(self._backend.raw())
@@ -159,9 +161,8 @@ class Installation:
             self.gpus.resize(len(gpus))
             self.gpus.open_context()
         elif self.kind == "cuda":
-            # The driver reads this once, at its first use, which cannot be before torch is imported.
-            os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
-            self._attached_early = len(gpus)
+            _show_gpus(gpus)
+            self._attached_early = tuple(gpus)
 
     def device_state(self) -> DeviceState:
         """The backend's, or what shall be applied to it."""
@@ -179,6 +180,11 @@ class Installation:
     def after_fork_in_child(self) -> None:
         """A child of a process that used a device may not use it."""
         self.gpus.after_fork_in_child()
+
+
+def _show_gpus(gpus: Sequence[int]) -> None:
+    """Let this process see these GPUs only. The driver reads this once, at its first use."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(str(index) for index in gpus)
 
 
 def _watch_forks(installation: Installation | None) -> None:

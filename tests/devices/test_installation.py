@@ -20,6 +20,7 @@ import torch.utils.cpp_extension
 
 from looseleaf import devices
 from looseleaf.devices import hook, refusals
+from looseleaf.devices.installation import Installation
 from looseleaf.errors import InvalidArgument, Unsupported
 
 _OWNERS = (
@@ -104,6 +105,32 @@ def test_torch_imported_later_is_guarded_in_a_kernel_and_forked_with_devices_fro
         "assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+@pytest.mark.parametrize("gpus", [(3,), (2, 1), ()])
+@pytest.mark.parametrize("cell_sets", ["0", "0,1,2,3", None])
+def test_gpus_attached_before_torch_are_those_it_sees_whatever_a_cell_has_set(
+    gpus: tuple[int, ...], cell_sets: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    installed = Installation("worker", "cuda", 0, delays=False, memory_bytes=1 << 30)
+    # An earlier lease's, which the process has outlived.
+    installed.attach((0,), delays=False)
+    installed.attach(gpus, delays=False)
+    if cell_sets is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", cell_sets)
+    # As the import of torch calls it; it is imported here already.
+    installed._torch_imported()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ",".join(map(str, gpus))
+    assert not torch.cuda.is_initialized()
+
+
+def test_torch_that_nothing_was_attached_before_leaves_what_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    Installation("worker", "cuda", 0, delays=False, memory_bytes=1 << 30)._torch_imported()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "7"
 
 
 def test_install_with_nonsense_is_refused_and_changes_nothing() -> None:
