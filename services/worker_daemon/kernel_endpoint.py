@@ -135,6 +135,9 @@ class KernelEndpoint:
         if not connection.keeps or session_id in self.sessions:
             return
         try:
+            # Every worker of the session would go, on all hosts: a kernel that took it over elsewhere keeps its own.
+            if not await connection.is_owner():
+                return
             evicted, _silent = await self._clients.evict_workers(session_id)
         except LooseLeafError as error:
             log.warning("workers_not_freed", session=session_id, reason=error.reason)
@@ -198,6 +201,11 @@ class KernelConnection:
     def session_id(self) -> SessionId:
         """Empty before the kernel's hello."""
         return self._owner.session_id
+
+    async def is_owner(self) -> bool:
+        """Whether no other kernel took the session over since. Raises what the store's client does."""
+        head = await self._clients.store.open_session(self.session_id, create=False, raise_epoch=False)
+        return bool(head.epoch == self._owner.epoch)
 
     async def serve(self) -> None:
         """Until the kernel goes."""

@@ -14,7 +14,7 @@ import pytest
 from daemon_fakes import Parts, region, until, within
 
 from looseleaf.devices.description import GpuDescription
-from looseleaf.errors import InvalidArgument, PreconditionFailed, Unavailable, Unsupported
+from looseleaf.errors import InvalidArgument, LooseLeafError, NotFound, PreconditionFailed, Unavailable, Unsupported
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.aio_rpc import AsyncLink
 from looseleaf.protocol.region_rows import pack_regions
@@ -346,6 +346,38 @@ async def test_kept_worker_is_freed_when_its_kernels_process_has_ended(
     await within(asyncio.gather(serving))
     assert clients.evicted == evicted
     await other.close()
+
+
+@pytest.mark.parametrize(
+    ("later_owners", "failure", "evicted"),
+    [
+        (0, None, ["s-1"]), (1, None, []), (2, None, []), (0, Unavailable("STORE_DOWN", "no answer"), []),
+        (0, NotFound("SESSION_UNKNOWN", "deleted"), []),
+    ],
+)
+async def test_kernel_that_ends_frees_nothing_unless_the_session_is_known_to_be_its_own(
+    endpoint: KernelEndpoint, clients: FakeClients, monkeypatch: pytest.MonkeyPatch, later_owners: int,
+    failure: LooseLeafError | None, evicted: list[str],
+) -> None:
+    kernel = Kernel(endpoint.path)
+    await kernel.ask("hello", v=1, session_id="s-1")
+    (connection,) = endpoint._connections
+    connection.keeps = True
+    await kernel.close()
+    await until(lambda: endpoint.kernels == 0)
+    # Owners on other hosts: all of the session's workers would go, theirs too.
+    clients.epoch += later_owners
+    open_session = clients.open_session
+
+    async def opened(session_id: str, **how: Any) -> cp.SessionHead:
+        assert how == {"create": False, "raise_epoch": False}, "it takes nothing over"
+        if failure is not None:
+            raise failure
+        return await open_session(session_id, **how)
+
+    monkeypatch.setattr(clients, "open_session", opened)
+    await endpoint._free_workers(connection)
+    assert clients.evicted == evicted
 
 
 def test_workers_that_map_the_arena_are_no_orphans_of_a_kernel(parts: Parts, clients: FakeClients) -> None:
