@@ -42,6 +42,8 @@ NEWS: Final = frozenset({"recipe", "queue", "lease", "stage"})
 RUNNING: Final = 6
 # What a host's next daemon says of a cell for which the last one had only begun to make a worker ready.
 NOT_STARTED: Final = "CELL_NOT_STARTED"
+# What tells that a host has the cell, or is about to.
+HOST_NEWS: Final = frozenset({"lease", "stage"})
 # Comm messages that wait for the cell; more of them wait for its end.
 COMMS_WAITING_MAX: Final = 1000
 
@@ -171,8 +173,8 @@ class GpuCell:
                 if type_ == "resume" and not isinstance(error, Unavailable) and error.reason != NOT_STARTED:
                     text = "the daemon that was started anew cannot follow this cell; whether it finished is not known"
                     raise Unavailable("HOST_LOST", text) from error
-                # Before its first stage nobody says that the host has it: only the store's head tells.
-                if error.reason != "PEER_CLOSED" or self._rejoin is None or "stage" not in self._result.news:
+                # Before its lease nobody says which host may have it: only the store's head tells.
+                if error.reason != "PEER_CLOSED" or self._rejoin is None or not HOST_NEWS & self._result.news.keys():
                     raise
                 self._link = await self._rejoin(error)
             lease = self._result.news.get("lease", {})

@@ -29,6 +29,8 @@ REQUESTS_WAITING_MAX = 64
 # A host's daemon that was started anew serves after its first imports.
 REJOIN_S = 60.0
 REJOIN_DELAY_S = 0.5
+# A stop that went out longer ago has got through, and what it stopped may be over.
+INTERRUPT_AGAIN_S = 10.0
 # How long a kernel's end waits until the cell's host has heard of it.
 LEAVE_S = 2.0
 # What a host says that was started anew while it ran the cell.
@@ -96,6 +98,7 @@ class RunRelay:
         # What a host that is lost may not have passed on: the last answer, an interrupt that nothing has followed.
         self._last_answer: pb.ExecuteRequest | None = None
         self._last_interrupt: pb.ExecuteRequest | None = None
+        self._interrupted_s = 0.0
         self._recipe = recipe_pb2.ExecutionRecipe()
         self._saved: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
         # Follows the cell, after its save what it left running too.
@@ -266,7 +269,7 @@ class RunRelay:
             )
         )
         # Of the last connection nobody knows whether these got through; the worker knows an answer by its question.
-        for told in (self._last_answer, self._last_interrupt):
+        for told in (self._last_answer, self._interrupt_in_doubt()):
             if told is not None:
                 yield told
         while True:
@@ -274,8 +277,11 @@ class RunRelay:
             if request.HasField("input_reply"):
                 self._last_answer = request
             elif request.HasField("interrupt"):
-                self._last_interrupt = request
+                self._last_interrupt, self._interrupted_s = request, time.monotonic()
             yield request
+
+    def _interrupt_in_doubt(self) -> pb.ExecuteRequest | None:
+        return self._last_interrupt if time.monotonic() - self._interrupted_s < INTERRUPT_AGAIN_S else None
 
     async def _deliver(self, response: pb.ExecuteResponse) -> None:
         which = response.WhichOneof("message")

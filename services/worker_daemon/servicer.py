@@ -29,8 +29,8 @@ log = structlog.get_logger()
 REGIONS_PER_FETCH_MAX = 100_000
 # Other hosts' streams at once; what comes beyond waits for its turn within its deadline.
 FETCHES_MAX = 8
-# A cell that nobody listens to ends after so long: a caller that has only lost its connection is back in seconds.
-ABANDONED_S = 40.0
+# A cell that nobody listens to ends after so long: longer than a caller that only lost its connection tries.
+ABANDONED_S = 70.0
 # One that began under an earlier daemon: its kernel, which has lost its daemon too, comes back within a minute.
 ADOPTED_S = 90.0
 SAVE_AT_STOP_S = 5.0

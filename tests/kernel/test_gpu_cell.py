@@ -206,8 +206,8 @@ async def test_cell_whose_daemon_is_lost_goes_on_with_the_next_one() -> None:
     assert result.saved == {"version": 2} and result.error is None and bench.shown == ["a", "b"]
 
 
-@pytest.mark.parametrize("stage", [True, False])
-async def test_cell_whose_daemon_does_not_come_back_or_had_not_begun_it_is_lost(stage: bool) -> None:
+@pytest.mark.parametrize("told", ["nothing", "lease", "stage"])
+async def test_cell_whose_daemon_does_not_come_back_or_whose_host_is_not_known_is_lost(told: str) -> None:
     asked: list[LooseLeafError] = []
 
     async def rejoin(error: LooseLeafError) -> Any:
@@ -215,12 +215,13 @@ async def test_cell_whose_daemon_does_not_come_back_or_had_not_begun_it_is_lost(
         raise error
 
     bench = Bench(rejoin=rejoin)
-    bench.cell.take_event(news("lease", host_id="h1", lease_id="l-1"))
-    if stage:
+    if told != "nothing":
+        bench.cell.take_event(news("lease", host_id="h1", lease_id="l-1"))
+    if told == "stage":
         bench.cell.take_event(news("stage", stage=1))
     bench.link.submitted.set_exception(GONE)
     result = await asyncio.wait_for(bench.cell.run(), LIMIT_S)
-    assert result.error is GONE and asked == ([GONE] if stage else [])
+    assert result.error is GONE and asked == ([] if told == "nothing" else [GONE])
 
 
 @pytest.mark.parametrize(

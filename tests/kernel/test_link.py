@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -124,3 +126,18 @@ def test_try_aside_keeps_nobody_waiting_and_is_never_made_twice(config: KernelCo
 
     asyncio.run(answered())
     assert daemon.count("hello") == 3 and daemon.wait_for("hello", 3)
+
+
+def test_connection_that_comes_after_an_interrupt_is_closed(config: KernelConfig) -> None:
+    class Interrupted(Future[Any]):
+        def result(self, timeout: float | None = None) -> Any:
+            if not self.done():
+                raise KeyboardInterrupt
+            return super().result(timeout)
+
+    link, opening, closed = link_to(config), Interrupted(), []
+    link._opening = opening
+    with pytest.raises(KeyboardInterrupt):
+        link.connect("s-1", "t", insist=True)
+    opening.set_result((SimpleNamespace(close=lambda: closed.append(True)), {}))
+    assert closed == [True] and link.current is None

@@ -247,6 +247,23 @@ async def test_answer_and_stop_that_a_lost_host_may_have_had_are_told_again(clie
     assert again[1].input_reply.question == 4 and again[2].HasField("interrupt") and kernel.texts == ["1", "2"]
 
 
+async def test_stop_that_went_out_long_ago_is_not_told_again(
+    clients: FakeClients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_relay, "INTERRUPT_AGAIN_S", 0.0)
+    may_go = asyncio.Event()
+    clients.connections = [[told(1, 1, 0), may_go, down("host")], [told(1, 1), told(2, 2), saved(9 << 40)]]
+    kernel = Kernel(clients)
+    running = asyncio.create_task(kernel.relay.run())
+    await until(lambda: kernel.texts == ["1"])
+    await kernel.relay.interrupt(kill=False)
+    await until(lambda: len(clients.sent[0]) == 2)
+    clients.where = ["unix:/h1-again"]
+    may_go.set()
+    await within(running)
+    assert not any(request.HasField("interrupt") for request in clients.sent[1])
+
+
 async def test_what_no_daemon_and_no_worker_has_any_more_is_told_as_lost(clients: FakeClients) -> None:
     clients.connections = [[told(1, 7), told(2, 8), saved(9 << 40)]]
     kernel = Kernel(clients, heard=4, host_id="h1", lease_id="l-1")
