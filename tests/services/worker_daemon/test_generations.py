@@ -1,94 +1,35 @@
-"""Generations of zygotes over stand-ins for the zygotes: only what the folders hold is real."""
+"""Generations of zygotes over stand-ins for the zygotes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from daemon_fakes import FakeReaper, until, within
+from daemon_fakes import until, within
+from generations_rig import GenerationsRig, StandIn
 
 from looseleaf.environment import Environment
 from looseleaf.errors import LooseLeafError
 from looseleaf.services.worker_daemon import generations as generations_module
-from looseleaf.services.worker_daemon.generations import ZygoteGenerations
-from looseleaf.services.worker_daemon.import_cache import CacheSettings, ImportCache
-
-
-class StandIn:
-    """A zygote that forks when it is let."""
-
-    def __init__(self, number: int, folder: Path) -> None:
-        self.pid = self.number = number
-        self.imports = (f"module_{number}",)
-        self.environment: Environment | None = None
-        self.environment_id = ""
-        self.on_ready: Callable[[], None] = lambda: None
-        self.on_down: Callable[[bool], None] = lambda _hopeless: None
-        self.seconds = {f"module_{number}": 0.1}
-        self.modules: frozenset[str] = frozenset()
-        self.private_bytes = 0
-        self.may_fork = asyncio.Event()
-        self.may_fork.set()
-        self.stopped = False
-        self._folder = folder
-
-    async def start(self) -> None:
-        self.begin()
-
-    def begin(self) -> None:
-        self.environment = Environment("python", (str(self._folder),))
-        self.environment_id = self.environment.identify()
-        self.on_ready()
-
-    async def fork(self, title: str, env: dict[str, str], fds: list[int]) -> int:
-        await self.may_fork.wait()
-        assert not self.stopped
-        return self.number
-
-    async def stop(self) -> None:
-        self.stopped = True
-
-
-class Rig:
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.made: list[StandIn] = []
-        new: Any = self._new
-        reaper: Any = FakeReaper()
-        self.generations = ZygoteGenerations(new, ImportCache(CacheSettings(new), reaper))
-
-    def _new(self, learned: tuple[str, ...] = ()) -> StandIn:
-        self.made.append(StandIn(len(self.made) + 1, self.folder))
-        return self.made[-1]
-
-    def install(self, name: str) -> None:
-        (self.folder / f"{name}-1.0.dist-info").mkdir()
-
-    async def fork(self) -> int:
-        async with self.generations.request(["module_1"]) as request:
-            number = await request.fork("ll-worker:w", {}, [])
-            request.served()
-            return number
 
 
 @pytest.fixture
-async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
-    made = Rig(tmp_path)
+async def rig(tmp_path: Path) -> AsyncIterator[GenerationsRig]:
+    made = GenerationsRig(tmp_path)
     await made.generations.start()
     yield made
     await made.generations.stop()
     assert all(zygote.stopped for zygote in made.made)
 
 
-async def test_forks_of_one_environment_come_from_one_zygote(rig: Rig) -> None:
+async def test_forks_of_one_environment_come_from_one_zygote(rig: GenerationsRig) -> None:
     assert [await rig.fork(), await rig.fork()] == [1, 1]
     assert rig.generations.pids == [1] and rig.generations.imports == ("module_1",)
 
 
-async def test_fork_after_an_install_comes_from_a_new_zygote(rig: Rig) -> None:
+async def test_fork_after_an_install_comes_from_a_new_zygote(rig: GenerationsRig) -> None:
     before = await rig.generations.environment_id()
     rig.install("pkg")
     assert await rig.fork() == 2
@@ -97,7 +38,7 @@ async def test_fork_after_an_install_comes_from_a_new_zygote(rig: Rig) -> None:
     assert rig.generations.pids == [2]
 
 
-async def test_fork_under_way_keeps_its_zygote_through_an_install(rig: Rig) -> None:
+async def test_fork_under_way_keeps_its_zygote_through_an_install(rig: GenerationsRig) -> None:
     rig.made[0].may_fork.clear()
     slow = asyncio.create_task(rig.fork())
     await until(lambda: rig.generations._rules.newest.forks == 1)
@@ -109,9 +50,9 @@ async def test_fork_under_way_keeps_its_zygote_through_an_install(rig: Rig) -> N
     await until(lambda: rig.made[0].stopped)
 
 
-async def test_install_is_noticed_while_nobody_asks(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_install_is_noticed_while_nobody_asks(rig: GenerationsRig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(generations_module, "LOOK_INTERVAL_S", 0.001)
-    eager = Rig(rig.folder)
+    eager = GenerationsRig(rig.folder)
     await eager.generations.start()
     rig.install("pkg")
     await until(lambda: len(eager.made) == 2)
@@ -120,14 +61,14 @@ async def test_install_is_noticed_while_nobody_asks(rig: Rig, monkeypatch: pytes
 
 async def test_zygote_that_tells_no_environment_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StandIn, "begin", lambda self: self.on_ready())
-    rig = Rig(tmp_path)
+    rig = GenerationsRig(tmp_path)
     await rig.generations.start()
     rig.install("pkg")
     assert (await rig.generations.environment_id(), await rig.fork()) == ("", 1)
     await rig.generations.stop()
 
 
-async def test_many_looks_at_once_start_one_zygote(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_looks_at_once_start_one_zygote(rig: GenerationsRig, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = iter(range(100))
     ids = {0: "before", 1: "after"}
     monkeypatch.setattr(Environment, "identify", lambda _self: ids.get(next(asked), "after"))
@@ -138,7 +79,7 @@ async def test_many_looks_at_once_start_one_zygote(rig: Rig, monkeypatch: pytest
 
 
 async def test_fork_of_a_host_that_stops_is_refused(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+    rig = GenerationsRig(tmp_path)
     await rig.generations.start()
     await rig.generations.stop()
     with pytest.raises(LooseLeafError, match="ZYGOTE_DOWN"):

@@ -8,7 +8,7 @@ import msgpack
 import pytest
 from daemon_fakes import ScriptedWorker, saved_reply, until, within
 from execution_bench import Bench, messages_of
-from test_generations import Rig
+from generations_rig import GenerationsRig
 
 from looseleaf.errors import Timeout
 from looseleaf.services.worker_daemon.core.zygote_facts import Verdict
@@ -62,7 +62,7 @@ async def test_import_at_which_a_worker_was_late_is_named_and_kept_out_of_zygote
     assert "it was importing hangs" in saved.error_message
     # It was replaced once, before anything of the cell ran.
     *_, (_pid, error) = bench.parts.forker.failures
-    rig = Rig(tmp_path)
+    rig = GenerationsRig(tmp_path)
     await rig.generations.start()
     rig.generations.failed(1, error)
     rig.generations.imported({"hangs": 2.0})
