@@ -118,7 +118,7 @@ class DaemonLink:
             self._last_error = self._refused(error)
             raise self._last_error from error
         except BaseException:
-            # An interrupt: the connection that may still come is nobody's, and must not raise an epoch under a later cell.
+            # An interrupt: the connection that may still come is nobody's, and raises no epoch under a later cell.
             if opening is not None:
                 opening.add_done_callback(_close_opened)
             raise

@@ -250,6 +250,7 @@ def test_run_whose_cluster_ends_with_it_forgets_what_an_earlier_one_has_left(
     assert not list(tmp_path.glob(".*.resume"))
 
 
+@pytest.mark.slow
 def test_run_that_begins_anew_has_no_variable_of_the_one_before(daemon: Any, tmp_path: Path) -> None:
     first_cell = "assert 'x' not in globals()\nx = 1"
     output = tmp_path / "out.ipynb"

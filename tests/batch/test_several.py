@@ -77,6 +77,7 @@ def test_notebooks_run_side_by_side_within_the_bound_and_are_all_written(run: An
     assert all(0 < result.start_s <= result.wall_s for result in done.results)
 
 
+@pytest.mark.slow
 def test_one_failing_notebook_stops_no_other(run: Any) -> None:
     done, written = run(["1/0", "'never'"], ["'b'"])
     assert [result.outcome for result in done.results] == [Outcome.CELL_FAILED, Outcome.OK]
@@ -109,7 +110,7 @@ def test_kernel_that_dies_is_a_failure_of_the_system_and_its_outputs_stay(run: A
     assert done.results[0].failed_cell == "c1" and written[0].cells[0].outputs[0]["text"] == "kept\n"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_signal_interrupts_the_cell_and_writes_what_was_executed(run: Any, number: int) -> None:
     def stop(_index: int, cell: str) -> None:
         if cell == "c1":

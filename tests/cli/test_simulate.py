@@ -22,6 +22,7 @@ def test_json_is_one_object_for_each_policy_and_number(capsys: pytest.CaptureFix
     assert {len(one) for one in found} == {14}
 
 
+@pytest.mark.slow
 def test_all_policies_are_one_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*QUICK, "-n", "4", "-p", "all"]) == exits.DONE
     out = capsys.readouterr().out

@@ -134,6 +134,7 @@ def test_prepared_cell_starts_on_a_prepared_worker(notebook: Any) -> None:
     assert outcome.value == "600000.0"
 
 
+@pytest.mark.slow
 def test_data_lie_on_the_gpu_before_run_until_another_notebooks_run_needs_it(
     cluster: LocalCluster, shared: Any, notebook: Any
 ) -> None:

@@ -170,7 +170,7 @@ PIECES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.one_of(st.text(max_size=80), st.lists(st.sampled_from(PIECES), max_size=25).map("".join)))
 def test_any_text_has_an_answer(text: str) -> None:
     ask_all(text)
