@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, field, replace
 
 from looseleaf.errors import LooseLeafError
-from looseleaf.ids import WorkerId
 from looseleaf.services.worker_daemon.core.worker_life import Stage, WorkerFacts
 from looseleaf.services.worker_daemon.worker_process import WorkerProcess
 
@@ -36,7 +35,7 @@ class Opening:
     delays: bool = False
     leased: Callable[[Collection[int]], bool] = _none_leased
     # Whether other workers have left these GPUs, which is waited for; None: nobody can be there.
-    cleared: Callable[[Collection[int], WorkerId], Awaitable[bool]] | None = None
+    cleared: Callable[[Collection[int], WorkerFacts], Awaitable[bool]] | None = None
     # A context must go too.
     leave: bool = False
     began: bool = field(default=False, init=False)
@@ -62,7 +61,7 @@ class Opening:
             return {}
         if facts.gpus == self.gpus or (facts.context_gpus == self.gpus and not load):
             return {}
-        if load and self.cleared is not None and not await self.cleared(self.gpus, facts.worker_id):
+        if load and self.cleared is not None and not await self.cleared(self.gpus, facts):
             # Who was to make way is still there: two do not fit.
             return {}
         if facts.users > 1 or self.leased(self.gpus):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import Context
 from dataclasses import dataclass
@@ -41,6 +41,8 @@ log = structlog.get_logger()
 TICK_S = 1.0
 # How long a preparation that goes on to a device waits for who was told to make way there.
 CLEARED_WAIT_S = 5.0
+# How long a Run of the waiting worker may wait with it.
+CLEARED_STEP_S = 0.05
 # Ends of workers with unsaved variables that are told to the scheduler, and for how long.
 ENDED_HOLDERS_MAX = 64
 ENDED_HOLDERS_TOLD_S = 600.0
@@ -476,12 +478,21 @@ class WorkerPool:
                     worker=facts.worker_id,
                 )
 
-    async def cleared(self, gpus: Iterable[int], but: WorkerId) -> bool:
-        """Whether nobody but that worker holds memory of these GPUs; those that do are waited for a little."""
-        holders = [self._processes[each.worker_id] for each in self.roster.on_gpus(gpus, but=but)]
-        if holders:
-            await asyncio.wait({holder.lost for holder in holders}, timeout=CLEARED_WAIT_S)
-        return all(holder.lost.done() for holder in holders)
+    async def cleared(self, gpus: Collection[int], but: WorkerFacts) -> bool:
+        """Whether nobody but that worker holds memory of these GPUs; those that do are waited for a little.
+
+        Not once another wants the worker, such as a Run, which would wait with it. True holds until the caller's next
+        suspension only: of several that waited for the same holder, the first one begins.
+        """
+        leaving, until_s = self._losses_on(gpus, but), time.monotonic() + CLEARED_WAIT_S
+        while leaving and but.users <= 1 and (left_s := until_s - time.monotonic()) > 0:
+            _gone, leaving = await asyncio.wait(leaving, timeout=min(left_s, CLEARED_STEP_S))
+        return not self._losses_on(gpus, but)
+
+    def _losses_on(self, gpus: Collection[int], but: WorkerFacts) -> set[asyncio.Future[Any]]:
+        """The ends, still to come, of the other workers that hold memory of these GPUs or soon will."""
+        found = (self._processes[each.worker_id].lost for each in self.roster.on_gpus(gpus, but=but.worker_id))
+        return {lost for lost in found if not lost.done()}
 
     def facts(self) -> list[WorkerFacts]:
         """All live workers."""

@@ -15,7 +15,7 @@ from looseleaf.errors import CapacityExceeded, LooseLeafError, NotFound, Unavail
 from looseleaf.ids import Epoch, ExecutionId, LeaseId, SessionId, WorkerId
 from looseleaf.services.worker_daemon import pool as pool_module
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
-from looseleaf.services.worker_daemon.core.worker_life import Stage
+from looseleaf.services.worker_daemon.core.worker_life import Stage, WorkerFacts
 from looseleaf.services.worker_daemon.opening import Opening
 from looseleaf.v1 import types_pb2
 
@@ -156,6 +156,52 @@ async def test_data_come_to_a_gpu_once_its_last_worker_has_left(
         assert await bench.pool.evict_for_others(WorkerId(saved.worker_id), ONE)
     facts = (await within(preparing)).worker.facts
     assert facts.stage is (Stage.DEVICE_READY if goes else Stage.HOST_READY)
+
+
+def waits_for_the_gpu(bench: Bench, entered: list[WorkerFacts]) -> Opening:
+    """Data for GPU 0, once it is clear; tells which worker has begun to wait for that."""
+    opening = device(0)
+
+    async def cleared(gpus: Collection[int], facts: WorkerFacts) -> bool:
+        entered.append(facts)
+        return await bench.pool.cleared(gpus, facts)
+
+    opening.cleared = cleared
+    return opening
+
+
+@pytest.mark.parametrize("preparations", [2, 3])
+async def test_of_all_that_wait_for_one_gpu_only_one_lays_its_data_there(
+    bench: Bench, preparations: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "CLEARED_WAIT_S", 1e6)
+    _execution, saved = await bench.run(gpus=(0,))
+    entered: list[WorkerFacts] = []
+    tasks = [
+        asyncio.create_task(
+            bench.pool.prepare_ahead(None, SessionId(f"s-{number}"), ONE, RECIPE, waits_for_the_gpu(bench, entered)))
+        for number in range(10, 10 + preparations)
+    ]
+    await until(lambda: len(entered) == preparations)
+    assert await bench.pool.evict_for_others(WorkerId(saved.worker_id), ONE)
+    stages = [prepared.worker.facts.stage for prepared in await within(asyncio.gather(*tasks))]
+    assert sorted(stages) == [Stage.HOST_READY] * (preparations - 1) + [Stage.DEVICE_READY]
+
+
+async def test_run_does_not_wait_for_the_gpu_that_its_workers_preparation_waits_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool_module, "CLEARED_WAIT_S", 1e6)
+    monkeypatch.setattr(pool_module, "CLEARED_STEP_S", 0.001)
+    holder = (await bench.pool.prepare_ahead(None, OTHER, ONE, RECIPE, device(0))).worker
+    entered: list[WorkerFacts] = []
+    preparing = asyncio.create_task(
+        bench.pool.prepare_ahead(None, SESSION, ONE, RECIPE, waits_for_the_gpu(bench, entered)))
+    await until(lambda: bool(entered))
+    _execution, saved = await bench.run(worker_id=entered[0].worker_id, path=PREPARED, gpus=(1,))
+    assert (saved.error_reason, saved.worker_id, entered[0].gpus) == ("", entered[0].worker_id, (1,))
+    await within(preparing)
+    assert not holder.lost.done()
 
 
 async def test_context_serves_further_preparations_of_any_stage(bench: Bench) -> None:
