@@ -30,6 +30,7 @@ WELCOME_S: Final = 150.0
 # kernel is behind. As much may be told while none is there; then who prints waits.
 KEPT_BYTES_MAX: Final = 32 * MIB
 _POLL_S: Final = 0.01
+FLUSH_S: Final = 1.0
 
 
 class _Run:
@@ -142,10 +143,13 @@ class LastingLink:
             return
         while True:
             with self._lock:
-                if not self._away and run.request_id and self._link.error is None:
+                link, may = self._link, bool(not self._away and run.request_id)
+                may = may and _answered(link, run.request_id, reply)
+            # A daemon that has gone takes nothing, also before its end was noticed here: the next one asks for it.
+            if may and _handed_over(link):
+                with self._lock:
                     self._run = None
-                    _answer(self._link, run.request_id, reply)
-                    return
+                return
             time.sleep(_POLL_S)
 
     def resume(self, message: Message) -> bool:
@@ -229,6 +233,22 @@ class LastingLink:
             link.send_frame(frame)
         except Unavailable:
             return  # it is kept for the next daemon
+
+
+def _answered(link: ThreadedLink, request_id: int, reply: Message | BaseException) -> bool:
+    try:
+        _answer(link, request_id, reply)
+    except Unavailable:
+        return False
+    return True
+
+
+def _handed_over(link: ThreadedLink) -> bool:
+    """Waits until the socket took all that was sent; False if the connection ended first."""
+    while not link.flush(FLUSH_S):
+        if link.error is not None:
+            return False
+    return True
 
 
 def _answer(link: ThreadedLink, request_id: int, reply: Message | BaseException) -> None:
