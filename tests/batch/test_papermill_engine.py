@@ -104,7 +104,10 @@ def test_named_kernelspec_of_ours_is_started_as_it_is(jupyter_path: Path, tmp_pa
     assert execute(source, kernel_name="mine").cells[0].outputs[0]["data"]["text/plain"] == "'its own'"
 
 
-@pytest.mark.parametrize("name", ["python3", "kernel-of-another-machine", None])
+@pytest.mark.parametrize(
+    "name",
+    ["kernel-of-another-machine", *(pytest.param(name, marks=pytest.mark.slow) for name in ("python3", None))],
+)
 def test_any_other_python_kernel_becomes_ours(jupyter_path: Path, tmp_path: Path, name: str | None) -> None:
     source = write_notebook_of(tmp_path / "in.ipynb", "type(get_ipython().kernel).__module__")
     written = execute(source, kernel_name=name)

@@ -100,6 +100,7 @@ def test_resume_without_the_cluster_is_refused_only_if_there_is_something_to_go_
         refuse_without_cluster([ResumeRecord(Path("a")), ResumeRecord(Path("b"), "s-1")], embedded=True)
 
 
+@pytest.mark.slow
 def test_run_goes_on_after_a_kernel_died_and_again_after_the_store_lost_its_newest_versions(
     daemon: Any, tmp_path: Path
 ) -> None:

@@ -127,8 +127,8 @@ def _link(source: Any, target: Any, key: int) -> None:
 
 # `make test` tries the first number of graphs, `make soak` the last; of the longer properties `make test` tries fewer.
 SOAK = pytest.param(5000, marks=[pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(4 * 3600)])
-HOW_MANY = [150, SOAK]
-FEWER = [60, SOAK]
+HOW_MANY = [100, SOAK]
+FEWER = [40, SOAK]
 
 
 def hold(property_: Callable[..., None], *strategies: Any, examples: int) -> None:

@@ -88,7 +88,8 @@ def test_commands_without_a_cluster_say_so_in_one_message(capsys: Any) -> None:
     assert (code, "no cluster runs" in out) == (0, True)
 
 
-@pytest.mark.parametrize("command", ["up", "down", "status", "doctor"])
+# `doctor` loads torch each time.
+@pytest.mark.parametrize("command", ["up", "down", "status", pytest.param("doctor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("place", ["file", "file/below", "/proc/none"])
 def test_data_folder_that_cannot_be_is_named(capsys: Any, command: str, place: str) -> None:
     # A short name: one that is too long for a socket is told first.

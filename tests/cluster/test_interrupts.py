@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
 GPU = {"looseleaf": {"device": "gpu"}}
 # Each says so and waits for ever. Commands say it themselves: Python swallows an interrupt that comes inside a fork.
 WAITS = {

@@ -231,6 +231,7 @@ def test_cell_that_uses_no_device_has_no_first_touch(make_worker: MakeWorker) ->
     assert worker.finish(worker.begin("import torch\ntorch.ones(3).sum();"))["first_touch_s"] is None
 
 
+@pytest.mark.slow
 def test_gpus_are_attached_where_torch_is_not_imported_yet(
     make_worker: MakeWorker, start_zygote: Callable[..., Any]
 ) -> None:
