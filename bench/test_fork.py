@@ -93,6 +93,8 @@ def fork_with_pandas(control: ControlSocket, workers: list[tuple[int, Channel]])
     channel.send({"t": "prepare", "id": 1, "session_id": "s-bench", "epoch": 1, "version": 0, "names": [],
                   "imports": ["pandas"], "cwd": None})  # fmt: skip
     while (message := channel.recv(LIMIT_S)[0])["t"] != OK:
+        if message["t"] == "importing":
+            continue
         assert message["t"] == "manifest", message
         body = {"version": 0, "epoch": 1, "durable_version": 0, "manifest": None}
         channel.send({"t": OK, "id": message["id"], **body})
