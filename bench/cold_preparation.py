@@ -41,17 +41,19 @@ from demo_notebook import SHARES, Closure, closure
 from kernels import Kernel
 from peers import Peers
 from preparation_report import (
+    BEGIN,
+    END,
     Size,
     as_markdown,
     at_run,
     draw,
     fresh,
-    insert,
     prepare,
     read_kept,
     told,
     write_kept,
 )
+from table import insert
 
 from looseleaf.ids import new_request_id
 from looseleaf.kernel.install import kernel_spec
@@ -218,12 +220,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--read", type=Path, help="a file of --json: show it and measure nothing")
     options = parser.parse_args(argv)
     sizes, facts = read_kept(options.read) if options.read else _measured(options)
-    lines = [*as_markdown(sizes), told(sizes, facts), ""]
+    lines = [*as_markdown(sizes), told(sizes, facts)]
     print("\n".join(lines))
     if options.plot:
         draw(sizes, options.plot)
     if options.into:
-        options.into.write_text(insert(options.into.read_text(), lines))
+        options.into.write_text(insert(options.into.read_text(), lines, BEGIN, END))
     return 0
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 from jupyter_client.manager import KernelManager
 
 from looseleaf.batch.client import OneSpec
@@ -19,7 +20,14 @@ from looseleaf.kernel.install import kernel_spec
 from looseleaf.kernel.preparations import PREPARE_REQUEST
 
 CELL_LIMIT_S = 60.0
+WORKER_END_LIMIT_S = 15.0
 INSTALL_DEVICE = "__import__('looseleaf.devices').devices.install('reference', 'emulated', 1, {delays})"
+
+
+def wait_gone(worker: int) -> None:
+    """Until the process has ended. Raises psutil.TimeoutExpired after `WORKER_END_LIMIT_S`."""
+    with contextlib.suppress(psutil.NoSuchProcess):  # gone already, perhaps between the two calls
+        psutil.Process(worker).wait(timeout=WORKER_END_LIMIT_S)
 
 
 @dataclass
@@ -93,7 +101,7 @@ class Kernel:
         cell.report = reply["metadata"].get("looseleaf", {})
         return cell
 
-    @contextmanager
+    @contextlib.contextmanager
     def running(self, source: str, end: Path) -> Iterator[None]:
         """While a cell runs that shows something when it has begun, and ends once the file `end` is there."""
         message_id = self._client.execute(source)

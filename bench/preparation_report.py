@@ -14,6 +14,8 @@ from demo_notebook import SHARES
 from peers import Peers
 from table import duration, machine_line
 
+from looseleaf.sim.tables import markdown
+
 BEGIN: Final = "<!-- preparation table: begin -->"
 END: Final = "<!-- preparation table: end -->"
 HEADINGS: Final = ("what", "median", "p95", "max", "times", "naive ÷ it", "CRIU ÷ it")
@@ -116,7 +118,7 @@ def as_markdown(sizes: Sequence[Size]) -> list[str]:
     lines: list[str] = []
     for size in sizes:
         lines += [f"**{size.gigabytes:g} GB of tensors**", ""]
-        lines += ["| " + " | ".join(row) + " |" for row in (HEADINGS, ["---"] * len(HEADINGS), *rows(size))]
+        lines += markdown(HEADINGS, rows(size))
         steps = ", ".join(f"{what} {duration(seconds)}" for what, seconds in breakdown(size))
         lines += ["", f"A cell that needs 5 %, step by step: {steps}.", ""]
         lines += [*(f"- {line}" for line in verdicts(size)), ""]
@@ -144,15 +146,6 @@ def told(sizes: Sequence[Size], facts: dict[str, Any]) -> str:
     load, cpus = facts["load_average_before"][0], facts["cpus"]
     busy = f" The machine was busy with other work ({load:g} ready to run on {cpus} CPUs)." if load > cpus else ""
     return f"`python bench/cold_preparation.py --demo {demo} --rounds {rounds}`{beside}: {machine_line(facts)}{busy}"
-
-
-def insert(text: str, lines: Sequence[str]) -> str:
-    """`text` with `lines` between the marks. Raises ValueError without the marks."""
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"no place for the table: put {BEGIN} and {END} there")
-    return "\n".join([head + BEGIN, "", *lines, END]) + tail
 
 
 def draw(sizes: Sequence[Size], path: Path) -> None:

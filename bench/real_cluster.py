@@ -43,6 +43,7 @@ from looseleaf.sim.ledger import GpuState
 from looseleaf.sim.model import load_model
 from looseleaf.sim.policies.looseleaf import LooseLeafPolicy
 from looseleaf.sim.recorded import ReplayedCells, read_records, replayed_streams
+from looseleaf.sim.results import INTERACTIVE_S
 from looseleaf.sim.workload import Cell, lognormal
 from looseleaf.sim.world import World
 
@@ -252,7 +253,7 @@ def replay(log: Path, report: Path, hosts: int, gpus: int, held_s: float) -> Com
     world = World(model, once, 1, LooseLeafPolicy)
     world.run()
     seconds = world.ledger.gpu_seconds(world.end_s)
-    within = sum(start_s <= 1.0 for start_s in world.starts_s)
+    within = sum(start_s <= INTERACTIVE_S for start_s in world.starts_s)
     return Compared(
         held_s, sum(seconds[state] for state in HELD_STATES), sum(map(len, recorded.values())), len(world.starts_s),
         within / max(1, len(world.starts_s)),
@@ -316,7 +317,7 @@ def main(argv: Sequence[str] | None = None) -> Figures:
     if options.json is not None:
         import machine
 
-        figures.machine = {**machine.facts(), "load": machine.load_average()}
+        figures.machine = {**machine.facts(), "load_average_after": machine.load_average()}
         options.json.write_text(json.dumps(asdict(figures), indent=1) + "\n")
     return figures
 

@@ -80,13 +80,13 @@ def machine_line(machine: dict[str, Any]) -> str:
     )
 
 
-def insert(text: str, lines: Sequence[str]) -> str:
+def insert(text: str, lines: Sequence[str], begin: str = BEGIN, end: str = END) -> str:
     """`text` with `lines` between the marks. Raises ValueError without the marks."""
-    head, begin, rest = text.partition(BEGIN)
-    _, end, tail = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"no place for the table: put {BEGIN} and {END} there")
-    return "\n".join([head + BEGIN, "", *lines, "", END]) + tail
+    head, found_begin, rest = text.partition(begin)
+    _, found_end, tail = rest.partition(end)
+    if not found_begin or not found_end:
+        raise ValueError(f"no place for the table: put {begin} and {end} there")
+    return "\n".join([head + begin, "", *lines, "", end]) + tail
 
 
 def main() -> None:

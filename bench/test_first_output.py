@@ -7,15 +7,13 @@ the measurement, as a notebook does that reserves its GPU; LooseLeaf attaches an
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-import psutil
 import pytest
 from alternating import alternate, publish
-from kernels import Cell, Kernel
+from kernels import Cell, Kernel, wait_gone
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from looseleaf.local.cluster import LocalCluster
@@ -23,7 +21,6 @@ from looseleaf.local.cluster import LocalCluster
 ROUNDS = 9
 # A run that took another way than the one that is measured is not counted, and done again so often.
 TRIES_MAX = 5
-WORKER_END_LIMIT_S = 15.0
 SETUP = "import torch\nweights = torch.ones(1 << 20)\nrounds = 0"
 SOURCE = "rounds += 1\nplaced = weights.cuda()\nprint(float(placed.sum()))"
 KEPT_WARM_S = 300.0
@@ -75,11 +72,6 @@ def first_output_s(place: Place, path: str) -> float:
         if cell.report["path"] == path:
             return output_s(cell)
     raise AssertionError(f"{TRIES_MAX} runs in turn were not {path}: {cell.report}")
-
-
-def wait_gone(worker: int) -> None:
-    with contextlib.suppress(psutil.NoSuchProcess):  # gone already, perhaps between the two calls
-        psutil.Process(worker).wait(timeout=WORKER_END_LIMIT_S)
 
 
 def output_s(cell: Cell) -> float:

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-import psutil
 import pytest
 from alternating import alternate, publish
-from kernels import Kernel
+from kernels import Kernel, wait_gone
 from pytest_benchmark.fixture import BenchmarkFixture
 
 from looseleaf.local.cluster import LocalCluster
@@ -20,7 +19,6 @@ from looseleaf.local.cluster import LocalCluster
 ROUNDS = 9
 # A run that found its worker not prepared is not counted, and done again so often.
 TRIES_MAX = 5
-WORKER_END_LIMIT_S = 15.0
 STAGES = ("host_ready", "context_ready", "device_ready")
 # 256 MiB on the GPU: about 13 ms to copy beside the 0.3 s of a context.
 SETUP = "import torch\nrounds = 0"
@@ -55,9 +53,7 @@ def first_output_s(kernel: Kernel) -> float:
     for _ in range(TRIES_MAX):
         kernel.prepare(SOURCE)
         cell = kernel.run(SOURCE)
-        worker = cell.report["worker"]
-        if psutil.pid_exists(worker):
-            psutil.wait_procs([psutil.Process(worker)], timeout=WORKER_END_LIMIT_S)
+        wait_gone(cell.report["worker"])
         if cell.report["path"] == "prepared":
             assert cell.first_output_s is not None, "the cell printed nothing"
             return cell.first_output_s

@@ -47,11 +47,6 @@ class HiddenNames:
         return [name for name in names if (name[:1] != "_" and name not in known) or not self(name)]
 
 
-def hidden_names(shell: Any) -> HiddenNames:
-    """See HiddenNames."""
-    return HiddenNames(shell)
-
-
 def _is_same(one: Any, other: Any) -> bool:
     # `get_ipython` is made anew when the namespace is reset.
     return one is other or (type(one) is type(other) is MethodType and one == other)

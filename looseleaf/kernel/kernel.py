@@ -16,7 +16,7 @@ from typing import Any, Final
 from ipykernel.ipkernel import IPythonKernel
 
 import looseleaf
-from looseleaf.checkpoint.names import hidden_names
+from looseleaf.checkpoint.names import HiddenNames
 from looseleaf.devices import hide_in_shell
 from looseleaf.errors import LooseLeafError, PreconditionFailed
 from looseleaf.kernel import effects
@@ -81,7 +81,7 @@ class LooseLeafKernel(Views, ControlChannel, RequestFrame, WorkerCells, _Base): 
         config, problem = load_config()
         register_device_magics(self.shell)
         hide_in_shell(self.shell)
-        hidden = hidden_names(self.shell)
+        hidden = HiddenNames(self.shell)
         self.looseleaf = KernelSession(self.shell.user_ns, hidden, config, problem)
         # The cell that runs elsewhere.
         self._run: GpuRun | None = None

@@ -14,7 +14,6 @@ import argparse
 import asyncio
 import contextlib
 import ctypes
-import fcntl
 import json
 import os
 import signal
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from looseleaf.errors import LooseLeafError
+from looseleaf.folder_lock import lock_folder
 from looseleaf.local import record as records
 from looseleaf.local.host_pool import HostPool
 from looseleaf.local.plan import DAEMON_PREFIX, SCHEDULER, ClusterPlan
@@ -243,14 +243,7 @@ def reap_orphans(own_pids: set[int]) -> None:
 
 def lock_data(data: Path) -> IO[str] | None:
     """Takes DATA/cluster.lock for the life of the returned file, or returns None if another supervisor has it."""
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = open(data / "cluster.lock", "a")  # noqa: SIM115
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
-        return None
-    return lock
+    return lock_folder(data, "cluster.lock")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

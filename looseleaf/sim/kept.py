@@ -74,7 +74,6 @@ def _parameters(model: Model, policy: str, sessions: int, seed: int) -> dict[str
 def _plain(result: SeedResult) -> dict[str, Any]:
     plain = asdict(result)
     plain["gpu_seconds"] = {state.name: seconds for state, seconds in result.gpu_seconds.items()}
-    plain["starts_s"] = [round(start_s, 4) for start_s in result.starts_s]
     return plain
 
 

@@ -17,15 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from looseleaf.spoiled_cuda import SPOILED_SIGNS
+
 # Modules whose threads or state do not survive a fork.
 FORBIDDEN_MODULES: Final = ("grpc", "tensorflow", "ray")
 CUDA_DRIVER: Final = "libcuda.so.1"
 _CUDA_ERROR_NOT_INITIALIZED: Final = 3
-# What torch, the runtime and the driver's users say where that is why.
-_SPOILED_SIGNS: Final = (
-    "re-initialize CUDA in forked", "CUDA error: initialization error", "cudaErrorInitializationError",
-    "CUDA_ERROR_NOT_INITIALIZED",
-)
+# The driver's users say one more; who asks has looked at the driver too.
+_SPOILED_SIGNS: Final = (*SPOILED_SIGNS, "CUDA_ERROR_NOT_INITIALIZED")
 # NVML opens the other device files too; this one only CUDA.
 _CUDA_DEVICE: Final = "/dev/nvidia-uvm"
 _SHARED_KINDS: Final = ("socket:", "pipe:", "anon_inode:", "/dev/nvidia", "/dev/dri/")

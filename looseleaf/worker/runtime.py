@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from looseleaf import devices
-from looseleaf.checkpoint.names import hidden_names
+from looseleaf.checkpoint.names import HiddenNames
 from looseleaf.errors import InvalidArgument, LooseLeafError
 from looseleaf.ids import ExecutionId
 from looseleaf.protocol import fields
@@ -83,7 +83,7 @@ class WorkerRuntime:
         # Widgets come with the state: their comms must be ours whatever was imported before.
         io = LinkStateIO(self._link.current)
         self._state = WorkerState(
-            shell.user_ns, io, hidden_names(shell), lambda: forward_comms(self._publish),
+            shell.user_ns, io, HiddenNames(shell), lambda: forward_comms(self._publish),
             lambda name: self._link.send_event("importing", {"name": name}),
         )  # fmt: skip
         self._saver = CellSaver(shell, self._link, io, self._state)

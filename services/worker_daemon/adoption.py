@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import socket
-import struct
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from looseleaf.protocol.rpc import OK, build_message
 from looseleaf.services.worker_daemon.adopted_process import AdoptedProcess
 from looseleaf.services.worker_daemon.core.adoption import OpenRun, SessionHead, is_alive, refusal
 from looseleaf.services.worker_daemon.limits import WorkerUser
+from looseleaf.services.worker_daemon.peer_process import peer_pid
 from looseleaf.services.worker_daemon.run_journal import RunJournal
 from looseleaf.services.worker_daemon.unix_listener import listening
 
@@ -35,7 +35,6 @@ ENDED_S: Final = 10.0
 ACCEPT_RETRY_S: Final = 0.5
 RETRY_S: Final = 0.5
 _BACKLOG: Final = 64
-_CREDENTIALS: Final = struct.Struct("3i")
 
 
 @dataclass(eq=False)
@@ -125,10 +124,10 @@ class Adoption:
                 log.error("worker_not_accepted", error=error.strerror)
                 await asyncio.sleep(ACCEPT_RETRY_S)
                 continue
-            data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-            waiting = self._waiting.get(_CREDENTIALS.unpack(data)[0])
+            pid = peer_pid(connection)
+            waiting = self._waiting.get(pid)
             if waiting is None:
-                log.warning("stranger_refused", pid=_CREDENTIALS.unpack(data)[0])
+                log.warning("stranger_refused", pid=pid)
                 connection.close()
                 continue
             self._start(self._hear(waiting, AsyncChannel(connection)))

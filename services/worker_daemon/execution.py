@@ -22,6 +22,7 @@ from looseleaf.services.worker_daemon.core.worker_life import Stage
 from looseleaf.services.worker_daemon.execution_figures import CellTimes, misses
 from looseleaf.services.worker_daemon.execution_log import ExecutionRecord
 from looseleaf.services.worker_daemon.left_hold import LeftHold, left_items
+from looseleaf.services.worker_daemon.opening import RENEWED_REASONS
 from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.reports import Reporter
 from looseleaf.services.worker_daemon.run_journal import RunJournal, process_ticks
@@ -43,7 +44,7 @@ log = structlog.get_logger()
 Message = dict[str, Any]
 
 # A worker that is lost like this before it was given the cell is replaced: nothing of the cell has happened yet.
-REPLACED_REASONS = frozenset({"WORKER_LOST", "ZYGOTE_FAILED", "OWN_FILES_CHANGED", "DEVICE_NOT_FRESH"})
+REPLACED_REASONS = RENEWED_REASONS | {"WORKER_LOST", "ZYGOTE_FAILED"}
 
 
 @dataclass(frozen=True)

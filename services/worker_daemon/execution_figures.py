@@ -38,20 +38,16 @@ class CellTimes:
         self.figures = scheduler_pb2.ExecutionFigures()
         self.started_s: float | None = None
         self.ended_s: float | None = None
-        self._began_s = time.monotonic() if arrived_s is None else arrived_s
+        # On the monotonic clock.
+        self.arrived_s = time.monotonic() if arrived_s is None else arrived_s
         self._elapsed_ms = elapsed_ms
         self._granted_s = granted_s
         self._first_touch_s: float | None = None
         self._peak_bytes = 0
 
-    @property
-    def arrived_s(self) -> float:
-        """When it came here, on the monotonic clock."""
-        return self._began_s
-
     def since_arrival_ms(self) -> float:
         """Milliseconds since the execution came here."""
-        return (time.monotonic() - self._began_s) * 1000
+        return (time.monotonic() - self.arrived_s) * 1000
 
     def resident_since(self, since_s: float) -> None:
         """The worker's payloads have lain on the device since then, unused."""
@@ -64,7 +60,7 @@ class CellTimes:
     def started(self, at_s: float | None = None) -> None:
         """The first statement runs, since `at_s`, None: now."""
         self.started_s = time.monotonic() if at_s is None else at_s
-        self.figures.start_ms = self._elapsed_ms + (self.started_s - self._began_s) * 1000
+        self.figures.start_ms = self._elapsed_ms + (self.started_s - self.arrived_s) * 1000
 
     def ended(self, message: Message) -> None:
         """The cell ended, as the worker's message says."""
@@ -73,7 +69,7 @@ class CellTimes:
         self._peak_bytes = fields.integer(message, "peak_bytes", 0)
         if message.get("first_touch_s") is not None:
             # The worker counts from its first statement.
-            self._first_touch_s = (self.started_s or self._began_s) + fields.number(message, "first_touch_s")
+            self._first_touch_s = (self.started_s or self.arrived_s) + fields.number(message, "first_touch_s")
 
     def saved(self, reply: Message) -> None:
         """What the worker's save moved."""

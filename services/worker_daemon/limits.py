@@ -46,7 +46,6 @@ class WorkerUser:
         groups = tuple(os.getgrouplist(row.pw_name, row.pw_gid))
         return cls(row.pw_uid, row.pw_gid, groups, row.pw_dir, row.pw_name)
 
-
     def may_enter(self, folder: Path) -> bool:
         """Whether it may use what lies in `folder`, by the rights of all folders down to it."""
         return all(self._may_pass(each) for each in (folder.absolute(), *folder.absolute().parents))

@@ -14,13 +14,17 @@ _FD = struct.Struct("i")
 _SO_PEERPIDFD = 77
 
 
+def peer_pid(sock: socket.socket) -> int:
+    """Of the process that connected, as the system tells it; 0: it lives in a container that we cannot look into."""
+    data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(data)[0])
+
+
 class PeerProcess:
     """Watches the process that connected `sock`; make it while that connection lives."""
 
     def __init__(self, sock: socket.socket) -> None:
-        data = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        # 0: it lives in a container that this process cannot look into.
-        self.pid: int = _CREDENTIALS.unpack(data)[0]
+        self.pid = peer_pid(sock)
         try:
             self._fd: int = _FD.unpack(sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, _FD.size))[0]
         except OSError:

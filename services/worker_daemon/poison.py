@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-# What torch and the CUDA runtime say in a process that was forked from one which had initialised the driver.
-_SIGNS: Final = ("re-initialize CUDA in forked", "CUDA error: initialization error", "cudaErrorInitializationError")
+from looseleaf.spoiled_cuda import SPOILED_SIGNS
 
 
 def is_poison(error: BaseException) -> bool:
     """Whether this, or what caused it, is such an error."""
     seen: BaseException | None = error
     while seen is not None:
-        if any(sign in str(seen) for sign in _SIGNS):
+        if any(sign in str(seen) for sign in SPOILED_SIGNS):
             return True
         seen = seen.__cause__
     return False

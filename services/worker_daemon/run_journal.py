@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import IO, Any, Final
 import structlog
 
 from looseleaf.errors import Unavailable
+from looseleaf.folder_lock import lock_folder
 from looseleaf.ids import ExecutionId
 from looseleaf.services.worker_daemon.core.adoption import OpenRun
 from looseleaf.services.worker_daemon.core.lease_table import LEASES_MAX, HeldLease
@@ -43,15 +43,10 @@ class RunJournal:
 
         Raises Unavailable `HOST_TAKEN` if another daemon has it.
         """
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = open(self._folder / "lock", "a")  # noqa: SIM115
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
+        self._lock = lock_folder(self._folder, "lock")
+        if self._lock is None:
             text = f"another daemon of this host uses {self._folder}; give each its own --host-id or --data"
-            raise Unavailable("HOST_TAKEN", text) from None
-        self._lock = lock
+            raise Unavailable("HOST_TAKEN", text)
         self.unstarted = self._take_unstarted()
 
     def unlock(self) -> None:

@@ -144,15 +144,14 @@ class RunRelay:
         self._follow_only = True
         self._heard_event = fields.integer(self._body, "heard")
         host_id, lease_id = fields.text(self._body, "host_id"), fields.text(self._body, "lease_id")
-        host = types_pb2.HostAddress(host_id=host_id)
-        lease = types_pb2.Lease(lease_id=lease_id, epoch=self._owner.epoch, host=host)
+        lease = types_pb2.Lease(lease_id=lease_id, epoch=self._owner.epoch)
+        lease.host.host_id = host_id
         limit_s = time.monotonic() + REJOIN_S
         while not (address := await self._clients.address(host_id)):
             if time.monotonic() >= limit_s:
                 raise _host_lost(lease)
             await asyncio.sleep(REJOIN_DELAY_S)
-        host.address = address
-        lease.host.CopyFrom(host)
+        lease.host.address = address
         return await self._followed(lease)
 
     async def _followed(self, lease: types_pb2.Lease) -> Body:

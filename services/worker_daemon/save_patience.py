@@ -21,7 +21,6 @@ RETRY_S: Final = 0.5
 # A store that is away no longer than a restart takes is no news to anybody.
 AWAY_TOLD_AFTER_S: Final = 10.0
 # A peer's end waits so long for its last commit: half of it for the answer that is due, half to ask what became of it.
-# Less than those wait who end a worker.
 LAST_PATIENCE_S: Final = 8.0
 
 

@@ -20,6 +20,7 @@ from looseleaf.services.worker_daemon.execution import CellExecution
 from looseleaf.services.worker_daemon.execution_log import ExecutionRecord
 from looseleaf.services.worker_daemon.host import Host
 from looseleaf.services.worker_daemon.opening import Opening
+from looseleaf.services.worker_daemon.run_relay import REJOIN_S
 from looseleaf.v1 import checkpoint_pb2, scheduler_pb2, types_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
 from looseleaf.v1.worker_daemon_pb2_grpc import WorkerDaemonServiceServicer
@@ -30,9 +31,9 @@ REGIONS_PER_FETCH_MAX = 100_000
 # Other hosts' streams at once; what comes beyond waits for its turn within its deadline.
 FETCHES_MAX = 8
 # A cell that nobody listens to ends after so long: longer than a caller that only lost its connection tries.
-ABANDONED_S = 70.0
+ABANDONED_S = REJOIN_S + 10.0
 # One that began under an earlier daemon: its kernel, which has lost its daemon too, comes back within a minute.
-ADOPTED_S = 90.0
+ADOPTED_S = ABANDONED_S + 20.0
 SAVE_AT_STOP_S = 5.0
 
 

@@ -27,6 +27,7 @@ from looseleaf.services.worker_daemon.log_pipe import LogPipe
 from looseleaf.services.worker_daemon.memory_guard import MemoryGuard, over_limit
 from looseleaf.services.worker_daemon.process_memory import used_memory_bytes
 from looseleaf.services.worker_daemon.reaper import Reaper, describe_exit
+from looseleaf.services.worker_daemon.save_patience import LAST_PATIENCE_S
 from looseleaf.services.worker_daemon.state_requests import StateRequests
 from looseleaf.v1 import recipe_pb2
 
@@ -39,7 +40,8 @@ ATTACH_TIMEOUT_S = 60.0
 SHUTDOWN_TIMEOUT_S = 3.0
 # A worker whose connection broke has so long to exit by itself.
 EXIT_WAIT_S = 2.0
-KILLED_WAIT_S = 10.0
+# Longer than the last commit of a worker that has ended is waited for.
+KILLED_WAIT_S = LAST_PATIENCE_S + 2.0
 # What a dead worker sent last is read for at most so long: a forked child of it may hold the connection open.
 LAST_WORDS_S = 1.0
 # How often the memory of a worker is looked at that the system itself does not limit.

@@ -18,7 +18,6 @@ from preparation_report import (
     at_run,
     breakdown,
     fresh,
-    insert,
     prepare,
     read_kept,
     rows,
@@ -26,6 +25,7 @@ from preparation_report import (
     verdicts,
     write_kept,
 )
+from table import insert
 
 # Beside the checkout where this project is developed; nothing that is built or tested needs it.
 SCRIPT = Path(__file__).parents[3] / "shared" / "peers" / "peers_prep.py"
@@ -102,10 +102,10 @@ def test_breakdown_goes_from_everything_to_what_is_left_at_run() -> None:
 
 
 def test_tables_come_between_the_marks() -> None:
-    text = insert(f"before\n{BEGIN}\nold\n{END}\nafter\n", as_markdown([size_of()]))
+    text = insert(f"before\n{BEGIN}\nold\n{END}\nafter\n", as_markdown([size_of()]), BEGIN, END)
     assert text.startswith(f"before\n{BEGIN}\n\n**0.5 GB") and text.endswith(f"{END}\nafter\n") and "old" not in text
     with pytest.raises(ValueError, match="no place"):
-        insert("nothing", [])
+        insert("nothing", [], BEGIN, END)
 
 
 @pytest.mark.parametrize("load", [0.3, 9.5])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from looseleaf.checkpoint.names import hidden_names
+from looseleaf.checkpoint.names import HiddenNames
 
 
 class Shell(SimpleNamespace):
@@ -27,18 +27,18 @@ class Shell(SimpleNamespace):
     "name", ["_i", "_ii", "_iii", "_i7", "_i12", "_ih", "_oh", "_dh", "In", "Out", "open", "quit", "__name__"]
 )
 def test_shells_own_name_is_hidden(name: str) -> None:
-    assert hidden_names(Shell())(name)
+    assert HiddenNames(Shell())(name)
 
 
 @pytest.mark.parametrize("name", ["x", "_7", "_private", "____", "_index", "_i7x", "Input", "__all__", "_exit_code"])
 def test_persons_name_is_state(name: str) -> None:
-    assert not hidden_names(Shell())(name)
+    assert not HiddenNames(Shell())(name)
 
 
 @pytest.mark.parametrize("name", ["In", "Out", "open", "quit", "_", "__", "__name__"])
 def test_shells_name_that_a_person_binds_anew_is_state(name: str) -> None:
     shell = Shell()
-    hidden = hidden_names(shell)
+    hidden = HiddenNames(shell)
     assert hidden(name)
     shell.user_ns[name] = 5
     assert not hidden(name)
@@ -46,7 +46,7 @@ def test_shells_name_that_a_person_binds_anew_is_state(name: str) -> None:
 
 def test_shells_names_stay_hidden_when_the_namespace_is_reset() -> None:
     shell = Shell()
-    hidden = hidden_names(shell)
+    hidden = HiddenNames(shell)
     fresh: dict[int, Any] = {}
     shell.user_ns |= {"get_ipython": shell.get_ipython, "Out": fresh, "_oh": fresh}
     assert hidden("get_ipython") and hidden("Out")
@@ -54,7 +54,7 @@ def test_shells_names_stay_hidden_when_the_namespace_is_reset() -> None:
 
 def test_last_results_are_state_from_the_first_on() -> None:
     shell = Shell()
-    hidden = hidden_names(shell)
+    hidden = HiddenNames(shell)
     assert hidden("_") and hidden("___")
     shell.user_ns |= {"_": 42}
     assert not hidden("_") and hidden("__")

@@ -17,6 +17,7 @@ from looseleaf.local.cluster import LocalCluster
 from looseleaf.local.probe import get_pool
 from looseleaf.rpc.client import open_channel
 from looseleaf.rpc.store_client import StoreClient
+from looseleaf.v1 import scheduler_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
 from looseleaf.v1.worker_daemon_pb2_grpc import WorkerDaemonServiceStub
 from tests.cluster.conftest import Notebook, running_cluster
@@ -170,6 +171,22 @@ class Pool:
     def leases(self) -> list[Any]:
         """All leases, as their daemons tell them."""
         return [lease for host in GPU_HOSTS for lease in self.host(host).leases]
+
+    def worker_of(self, lease: Any) -> Any:
+        """The worker that runs or saves the leased cell, as its daemon tells it."""
+        [worker] = [w for w in self.host(lease.host.host_id).workers if w.execution_id == lease.execution_id]
+        return worker
+
+    def until_saving(self, lease: Any) -> Any:
+        """Until the leased cell has ended and is saved; its worker."""
+        saving = scheduler_pb2.WORKER_STAGE_SAVING
+        until(lambda: self.worker_of(lease).stage == saving, "the cell never ended")
+        return self.worker_of(lease)
+
+    def evicts(self, lease: Any, worker: Any) -> bool:
+        """Whether the host would end the cell's worker for another."""
+        order = pb.EvictWorkerRequest(request_id=f"e-{worker.worker_id}", worker_id=worker.worker_id, epoch=lease.epoch)
+        return bool(self.daemon(lease.host.host_id, lambda stub: stub.EvictWorker(order, timeout_s=CALL_S)).evicted)
 
     def store(self, call: Callable[[StoreClient], Awaitable[Any]]) -> Any:
         """Calls the store."""

@@ -168,8 +168,7 @@ def test_worker_killed_between_its_regions_and_its_manifest_leaves_the_version_b
     cell.end()
     pool.until_at(f"{host}-put")
     assert pool.arena_bytes(host) > staged_bytes
-    [pid] = [worker.pid for worker in pool.host(host).workers if worker.execution_id == lease.execution_id]
-    os.kill(pid, signal.SIGKILL)
+    os.kill(pool.worker_of(lease).pid, signal.SIGKILL)
     pool.go_on(f"{host}-put")
     outcome = one.finish(message)
     assert outcome.ename == "WORKER_LOST" and f"version {before}" in outcome.error, outcome
@@ -210,10 +209,7 @@ def test_save_waits_for_a_store_that_is_out_of_reach_and_its_worker_with_it(
     host = lease.host.host_id
     pool.links.hold(f"{host}-store")
     cell.end()
-    [worker] = [worker for worker in pool.host(host).workers if worker.execution_id == lease.execution_id]
-    until(lambda: _stage(pool, host, worker.worker_id) == scheduler_pb2.WORKER_STAGE_SAVING, "the cell never ended")
-    order = pb.EvictWorkerRequest(request_id="e", worker_id=worker.worker_id, epoch=lease.epoch)
-    assert not pool.daemon(host, lambda stub: stub.EvictWorker(order, timeout_s=CALL_S)).evicted
+    assert not pool.evicts(lease, pool.until_saving(lease))
     # The GPU stays its own, and is counted as such; the other one serves others.
     assert [held.execution_id for held in pool.seen(host).leases] == [lease.execution_id]
     assert two.ok("%%gpu\n1 + 1").report["host"] != host
@@ -235,9 +231,7 @@ def test_worker_that_ends_while_its_store_is_out_of_reach_frees_its_cell_and_its
     host = lease.host.host_id
     pool.links.hold(f"{host}-store")
     cell.end()
-    [worker] = [worker for worker in pool.host(host).workers if worker.execution_id == lease.execution_id]
-    until(lambda: _stage(pool, host, worker.worker_id) == scheduler_pb2.WORKER_STAGE_SAVING, "the cell never ended")
-    os.kill(worker.pid, signal.SIGKILL)
+    os.kill(pool.until_saving(lease).pid, signal.SIGKILL)
     outcome = one.finish(message)
     assert outcome.ename == "WORKER_LOST" and "while its changes were being saved" in outcome.error, outcome
     until(lambda: not pool.host(host).leases, "the GPU is still held")
@@ -245,10 +239,6 @@ def test_worker_that_ends_while_its_store_is_out_of_reach_frees_its_cell_and_its
     assert one.ok("%%gpu\nkept").value in ("[1]", "[1, 2]" if "did not say" in outcome.error else "[1]")
     assert cell.starts == 1
     pool.line_of_versions(lease.session_id)
-
-
-def _stage(pool: Pool, host: str, worker_id: str) -> int:
-    return next(worker.stage for worker in pool.host(host).workers if worker.worker_id == worker_id)
 
 
 def test_full_disk_of_the_store_holds_up_the_save_its_worker_and_its_gpu(
@@ -263,10 +253,8 @@ def test_full_disk_of_the_store_holds_up_the_save_its_worker_and_its_gpu(
     pool.fill_disk()
     cell.end()
     until(lambda: pool.logged(f"daemon-{host}", "save_held_up"), "the save was not held up")
-    [worker] = [worker for worker in pool.host(host).workers if worker.execution_id == lease.execution_id]
-    assert worker.stage == scheduler_pb2.WORKER_STAGE_SAVING
-    order = pb.EvictWorkerRequest(request_id="e2", worker_id=worker.worker_id, epoch=lease.epoch)
-    assert not pool.daemon(host, lambda stub: stub.EvictWorker(order, timeout_s=CALL_S)).evicted
+    worker = pool.worker_of(lease)
+    assert worker.stage == scheduler_pb2.WORKER_STAGE_SAVING and not pool.evicts(lease, worker)
     assert [held.execution_id for held in pool.seen(host).leases] == [lease.execution_id]
     assert pool.head(lease.session_id).version == before
     pool.empty_disk()

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from looseleaf.checkpoint.manifest import decode_manifest
-from looseleaf.checkpoint.names import LAST_RESULTS, hidden_names
+from looseleaf.checkpoint.names import LAST_RESULTS, HiddenNames
 from looseleaf.checkpoint.tracker import StateTracker
 from looseleaf.dirty_tracker import MappedRegions, Memfd
 from looseleaf.errors import Conflict, LooseLeafError, PreconditionFailed, Unavailable
@@ -400,7 +400,7 @@ class FakeRun:
         io: Any = StoreIO(self.store)
         tracker = StateTracker(
             shell.user_ns, io, session_id=self.connection.session_id, epoch=self.body["epoch"],
-            hidden=hidden_names(shell),
+            hidden=HiddenNames(shell),
         )  # fmt: skip
         if self.body["version"]:
             tracker.advance(self.store.manifests[self.body["version"]])

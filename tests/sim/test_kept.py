@@ -14,7 +14,8 @@ from looseleaf.sim.model import Model
 from looseleaf.sim.results import SeedResult
 
 RESULT = SeedResult(
-    3, 12.5, 24, dict.fromkeys(GpuState, 1.5), [0.005, 1.25], 0, 4, 100, {"ordered": 4, "used": 3}, 0.5, {"no GPU": 1})
+    3, 12.5, 24, dict.fromkeys(GpuState, 1.5), [0.005, 1.00003], 0, 4, 100, {"ordered": 4, "used": 3}, 0.5,
+    {"no GPU": 1})
 
 
 def test_result_is_found_as_it_was_put(tmp_path: Path, w1: Model) -> None:

@@ -71,8 +71,7 @@ def _taken_gpus(state: State, host_id: HostId) -> set[int]:
     Also those where that ended since the last heartbeat: no list of workers need ever have told of it.
     """
     left = state.leases.take_left(host_id) | state.preparations.take_left(host_id)
-    leased = {index for entry in state.leases.on_host(host_id) for index in entry.lease.gpu_indices}
-    return leased | left | {
+    return left | state.leases.taken(host_id) | {
         index for prepare in state.preparations.on_host(host_id)
         for index in (*prepare.gpu_indices, *prepare.context_gpus)}
 

@@ -67,7 +67,7 @@ class LeaseTable:
     def __init__(self, changed: set[HostId]) -> None:
         self._changed = changed
         self._entries: dict[LeaseId, LeaseEntry] = {}
-        self._by_gpu: dict[tuple[HostId, int], LeaseId] = {}
+        self._gpus = 0
         self._taken: dict[HostId, set[int]] = {}
         self._left: dict[HostId, set[int]] = {}
         self._workers: dict[HostId, Counter[WorkerId]] = {}
@@ -91,11 +91,12 @@ class LeaseTable:
         if lease.lease_id in self._entries:
             raise AssertionError(f"lease {lease.lease_id} exists")
         for index in lease.gpu_indices:
-            if (lease.host_id, index) in self._by_gpu:
+            if self.occupied(lease.host_id, index):
                 raise AssertionError(f"GPU {index} of {lease.host_id} is leased already")
+        if len(set(lease.gpu_indices)) != len(lease.gpu_indices):
+            raise AssertionError(f"lease {lease.lease_id} names a GPU twice")
         self._entries[lease.lease_id] = entry
-        for index in lease.gpu_indices:
-            self._by_gpu[lease.host_id, index] = lease.lease_id
+        self._gpus += len(lease.gpu_indices)
         self._changed.add(lease.host_id)
         self._taken.setdefault(lease.host_id, set()).update(lease.gpu_indices)
         self._workers.setdefault(lease.host_id, Counter())[lease.worker_id] += 1
@@ -109,8 +110,7 @@ class LeaseTable:
         self._taken[entry.lease.host_id].difference_update(entry.lease.gpu_indices)
         self._left.setdefault(entry.lease.host_id, set()).update(entry.lease.gpu_indices)
         self._name_no_more(entry.lease)
-        for index in entry.lease.gpu_indices:
-            del self._by_gpu[entry.lease.host_id, index]
+        self._gpus -= len(entry.lease.gpu_indices)
         del self._by_host[entry.lease.host_id][lease_id]
         if not self._by_host[entry.lease.host_id]:
             del self._by_host[entry.lease.host_id], self._taken[entry.lease.host_id]
@@ -139,11 +139,11 @@ class LeaseTable:
 
     def occupied(self, host_id: HostId, index: int) -> bool:
         """True if a lease holds this GPU."""
-        return (host_id, index) in self._by_gpu
+        return index in self._taken.get(host_id, ())
 
     def any_occupied(self, lease: Lease) -> bool:
         """True if one of the lease's GPUs is held by some lease."""
-        return any((lease.host_id, index) in self._by_gpu for index in lease.gpu_indices)
+        return any(self.occupied(lease.host_id, index) for index in lease.gpu_indices)
 
     def on_host(self, host_id: HostId) -> list[LeaseEntry]:
         """Leases on one host."""
@@ -156,7 +156,7 @@ class LeaseTable:
     @property
     def gpus(self) -> int:
         """GPUs that leases occupy."""
-        return len(self._by_gpu)
+        return self._gpus
 
     def gpus_on(self, host_id: HostId) -> int:
         """GPUs of one host that leases occupy."""
@@ -180,10 +180,6 @@ class LeaseTable:
     def session_runs(self, session_id: SessionId) -> bool:
         """True if a valid lease of the session exists: its next GPU cell waits."""
         return any(entry.valid for entry in self.of_session(session_id))
-
-    def full(self, host_id: HostId, gpu_count: int) -> bool:
-        """True if no GPU of the host is without a lease."""
-        return self.gpus_on(host_id) >= gpu_count
 
     def workers_in_use(self, host_id: HostId) -> Set[WorkerId]:
         """Workers of a host that some lease names; as it stands, so not to be kept. Empty ids are none."""

@@ -150,13 +150,13 @@ def _hosts_to_start(state: State, living: list[Host]) -> int:
     return state.limits.hosts_max - paid
 
 
-def _make_way(state: State, living: list[Host], unserved: list[Run], waiting: list[Run], now_s: float) -> None:
+def _make_way(state: State, living: list[Host], displacing: list[Run], waiting: list[Run], now_s: float) -> None:
     if _hosts_to_start(state, living) > 0:
         return
     staying = [host for host in living if not host.retiring and not host.draining]
     going = [host for host in living if host.retiring]
     candidates = going + sorted(staying, key=lambda host: _emptiness(state, host))
-    host = host_to_go(state, candidates, staying, unserved, waiting)
+    host = host_to_go(state, candidates, staying, displacing, waiting)
     if host is None:
         return
     if not host.retiring:
