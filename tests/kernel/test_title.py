@@ -47,7 +47,12 @@ def test_path_that_the_launcher_had_itself_is_of_another_notebook(
     launchers: dict[str, str], namespace: dict[str, Any], path: str
 ) -> None:
     # As papermill that a cell has started, which waits for its kernel.
-    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, env=launchers) as launcher:
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=launchers) as launcher:
+        assert launcher.stdin is not None and launcher.stdout is not None
+        # It runs: while a program is being loaded the system shows no variables of it.
+        launcher.stdin.write(b"\n")
+        launcher.stdin.flush()
+        assert launcher.stdout.read(1) == b"\n"
         environ = {"JPY_SESSION_NAME": "/n/a.ipynb", "JPY_PARENT_PID": str(launcher.pid)}
         assert notebook_of(environ, namespace) == path
         # It may end before its kernel.
