@@ -17,7 +17,7 @@ from looseleaf.services.scheduler.core.holds import drop_stale_holds, take_ended
 from looseleaf.services.scheduler.core.hosts import Host, Liveness
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus, renew
 from looseleaf.services.scheduler.core.merging import merge_report, supersede
-from looseleaf.services.scheduler.core.preparing import host_lost, park
+from looseleaf.services.scheduler.core.prepared import host_lost, park
 from looseleaf.services.scheduler.core.provisioning import forget_host
 from looseleaf.services.scheduler.core.shapes import HostShape
 from looseleaf.services.scheduler.core.state import State

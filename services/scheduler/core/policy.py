@@ -2,8 +2,8 @@
 
 What always holds: no GPU is in two leases; an execution starts at most once; an older epoch never gets a lease; every
 record is written before any action that rests on it. Reading order: `facts`, `events`, `actions`, `state`, then
-`admission` (who may ask), `granting` (queue to lease), `reports`, `heartbeats`, `revoking` (how leases end) and
-`preparing`.
+`admission` (who may ask), `granting` (queue to lease), `reports`, `heartbeats`, `endings` (how leases end),
+`preparing` and `prepared`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from looseleaf.ids import ExecutionId, LeaseId, SessionId
-from looseleaf.services.scheduler.core import admission, endings, granting, heartbeats, preparing, reports
+from looseleaf.services.scheduler.core import (
+    admission,
+    demoting,
+    endings,
+    granting,
+    heartbeats,
+    prepared,
+    preparing,
+    reports,
+)
 from looseleaf.services.scheduler.core.accounting import Accounts
 from looseleaf.services.scheduler.core.actions import Action, MarkReady
 from looseleaf.services.scheduler.core.events import (
@@ -105,9 +114,9 @@ def _dispatch(state: State, event: Event, now_s: float) -> None:
         case EvictionEnded():
             granting.eviction_ended(state, event, now_s)
         case WorkerPrepared():
-            preparing.worker_prepared(state, event, now_s)
+            prepared.worker_prepared(state, event, now_s)
         case PreparationFailed():
-            preparing.preparation_failed(state, event, now_s)
+            prepared.preparation_failed(state, event, now_s)
         case PowerOnFailed():
             state.boots.fail(event.shape, event.count, now_s)
             # Those who wait are told of it.
@@ -173,7 +182,7 @@ def _tick(state: State, event: Tick, now_s: float) -> None:
         for record in state.journal.live():
             if record.state is ExecutionState.PENDING and record.execution_id not in state.runs:
                 endings.finish(state, record, ExecutionState.FAILED, "SCHEDULER_RESTARTED")
-    preparing.demote_expired(state, now_s)
+    demoting.demote_expired(state, now_s)
     gpus = gpus_by_state(state, now_s)
     state.provisioned.sample(gpus, now_s)
     provision(state, gpus["speculative"], now_s)
