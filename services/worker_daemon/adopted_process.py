@@ -7,7 +7,7 @@ import os
 import signal
 from contextlib import suppress
 
-from looseleaf.services.worker_daemon.run_journal import process_ticks
+from looseleaf.services.worker_daemon.process_stat import process_ticks
 
 
 class AdoptedProcess:

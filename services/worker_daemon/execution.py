@@ -24,8 +24,9 @@ from looseleaf.services.worker_daemon.execution_log import ExecutionRecord
 from looseleaf.services.worker_daemon.left_hold import LeftHold, left_items
 from looseleaf.services.worker_daemon.opening import RENEWED_REASONS
 from looseleaf.services.worker_daemon.pool import WorkerPool
+from looseleaf.services.worker_daemon.process_stat import process_ticks
 from looseleaf.services.worker_daemon.reports import Reporter
-from looseleaf.services.worker_daemon.run_journal import RunJournal, process_ticks
+from looseleaf.services.worker_daemon.run_journal import RunJournal
 from looseleaf.services.worker_daemon.unsaved_hold import held_up, holder_gone, take_unsaved, waits_for_room
 from looseleaf.services.worker_daemon.wire import worker_state
 from looseleaf.services.worker_daemon.worker_process import WorkerProcess

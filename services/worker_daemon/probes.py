@@ -10,7 +10,6 @@ import socket
 import subprocess
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 import structlog
@@ -27,6 +26,7 @@ from looseleaf.services.worker_daemon.core.zygote_facts import (
 )
 from looseleaf.services.worker_daemon.probe_table import FILE_BYTES_MAX, ProbeTable, result_of
 from looseleaf.services.worker_daemon.process_memory import descendants
+from looseleaf.services.worker_daemon.process_stat import process_busy_s
 from looseleaf.services.worker_daemon.reaper import Reaper, describe_exit
 from looseleaf.services.worker_daemon.zygote import python_flags
 
@@ -182,7 +182,7 @@ class Probes:
 
     def _when_late(self, pid: int) -> tuple[Verdict, str]:
         limit_s = self._settings.limit_s
-        busy_s = _busy_s(pid)
+        busy_s = process_busy_s(pid)
         if busy_s >= BUSY_SHARE * limit_s:
             return Verdict.SLOW, f"not done after {limit_s:g} s, {busy_s:.0f} of them at work"
         return Verdict.HANG, f"not done after {limit_s:g} s, and waiting"
@@ -208,12 +208,3 @@ async def _listen(sock: socket.socket, told: _Told) -> None:
             told.take(line)
     finally:
         writer.close()
-
-
-def _busy_s(pid: int) -> float:
-    """Seconds of CPU that the process has used."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return sum(map(int, stat[11:13])) / os.sysconf("SC_CLK_TCK")

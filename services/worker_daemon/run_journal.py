@@ -119,13 +119,3 @@ def _read(path: Path) -> OpenRun:
     if type(run.pid) is not int or run.pid <= 1:
         raise ValueError("no worker has such a pid")
     return run
-
-
-def process_ticks(pid: int) -> int | None:
-    """When the process began, in the kernel's ticks since the boot; None if there is none, or only its remains."""
-    try:
-        # Behind the name, which may hold anything: state, parent, ..., the 22nd field.
-        state, *rest = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return None if state in (b"Z", b"X") else int(rest[18])

@@ -22,7 +22,8 @@ from looseleaf.services.worker_daemon.adopted_process import AdoptedProcess
 from looseleaf.services.worker_daemon.adoption import Adoption
 from looseleaf.services.worker_daemon.core.adoption import OpenRun, SessionHead
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
-from looseleaf.services.worker_daemon.run_journal import RunJournal, process_ticks
+from looseleaf.services.worker_daemon.process_stat import process_ticks
+from looseleaf.services.worker_daemon.run_journal import RunJournal
 
 
 def new_journal(folder: Path) -> RunJournal:
