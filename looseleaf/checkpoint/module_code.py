@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from looseleaf.checkpoint.new_modules import NEW_MODULES
+
 PLAIN: Final = frozenset({bool, int, float, str, type(None)})
 # Modules whose code was read, and is remembered.
 CODES_MAX: Final = 256
@@ -89,9 +91,9 @@ class Baseline:
 
     def begin(self) -> None:
         """Takes down the modules that are imported and not known yet."""
-        fresh = sys.modules.keys() - self._met
-        self._met |= fresh
-        for name in [name for name in list(sys.modules) if name in fresh] if fresh else ():
+        fresh = [name for name in NEW_MODULES.names() if name not in self._met]
+        self._met.update(fresh)
+        for name in fresh:
             if len(self._known) >= _MODULES_MAX:
                 return
             if name not in self._known and name.count(".") <= _DOTS_MAX and "._" not in "." + name:

@@ -30,6 +30,8 @@ from looseleaf.worker.zygote_forks import stand_alone
 
 EXIT_FAULT: Final = 70
 _FREE: Final = Confinement().text()
+# What `install_devices` did last.
+_installed: tuple[Role, str, int, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -113,11 +115,16 @@ def reseed() -> None:
 
 
 def install_devices(role: Role) -> None:
-    """`devices.install` for the devices that the daemon named in the environment."""
-    kind = os.environ.get("LOOSELEAF_DEVICE", "none")
+    """`devices.install` for the devices that the daemon named in the environment; does nothing if it did just that."""
+    global _installed
     memory_bytes = _number("LOOSELEAF_GPU_MEMORY_BYTES") or devices.VIRTUAL_MEMORY_BYTES
+    wanted = role, os.environ.get("LOOSELEAF_DEVICE", "none"), _number("LOOSELEAF_GPUS"), memory_bytes
+    if wanted == _installed:
+        return
+    _installed = None
     # An unknown kind raises InvalidArgument: the daemon is then set up wrong.
-    devices.install(role, cast(Kind, kind), _number("LOOSELEAF_GPUS"), memory_bytes=memory_bytes)
+    devices.install(role, cast(Kind, wanted[1]), wanted[2], memory_bytes=memory_bytes)
+    _installed = wanted
 
 
 def _number(name: str) -> int:

@@ -8,6 +8,8 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Final
 
+from looseleaf.checkpoint.new_modules import NEW_MODULES
+
 _SITE_FOLDERS: Final = tuple({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
 
 
@@ -15,11 +17,12 @@ class LateImports:
     """Made before a cell runs; modules of Python and of the person's own files do not count."""
 
     def __init__(self) -> None:
-        self._before = set(sys.modules)
+        self._before = frozenset(NEW_MODULES.names())
 
     def count(self) -> int:
         """How many packages came since."""
-        return len({name for name in sys.modules.keys() - self._before if "." not in name and _is_installed(name)})
+        came = (name for name in NEW_MODULES.names() if name not in self._before)
+        return sum("." not in name and _is_installed(name) for name in came)
 
 
 def _is_installed(name: str) -> bool:

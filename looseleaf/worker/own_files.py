@@ -9,6 +9,7 @@ from pathlib import Path
 
 from looseleaf.checkpoint.loaded_files import LOADED_FILES
 from looseleaf.checkpoint.manifest import Manifest
+from looseleaf.checkpoint.new_modules import NEW_MODULES
 from looseleaf.recipe.name_facts import facts_of_root
 from looseleaf.recipe.packages import modules_in
 
@@ -18,12 +19,13 @@ class OwnFiles:
 
     def __init__(self) -> None:
         # A zygote imports nothing of a person's.
-        self._not_own = frozenset(sys.modules)
+        self._not_own = frozenset(NEW_MODULES.names())
 
     def note(self) -> None:
         """Takes down what was imported or reloaded since the last time; between cells, before files change again."""
-        for name, module in list(sys.modules.items()):
-            if name not in self._not_own and isinstance(module, types.ModuleType) and not name.startswith("looseleaf."):
+        for name in NEW_MODULES.names():
+            module = None if name in self._not_own or name.startswith("looseleaf.") else sys.modules.get(name)
+            if isinstance(module, types.ModuleType):
                 LOADED_FILES.state_of(name, module)
 
     def changed(self) -> list[str]:

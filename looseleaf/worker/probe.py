@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from looseleaf.subreaper import become_subreaper
 from looseleaf.units import GIB, KIB
+from looseleaf.worker.fork_readiness import become_ready_to_import
 from looseleaf.worker.isolation import IMPORT_LIMIT_S, end_after, leave_the_network
 from looseleaf.worker.probe_checks import (
     Finding,
@@ -59,6 +60,7 @@ def become_probe(birth: Birth, inherited: Inheritance, imports: list[str]) -> No
     try:
         stand_alone(birth)
         os.set_inheritable(birth.channel_fd, False)
+        become_ready_to_import()
         run_probe(birth.channel_fd, imports, within=inherited.shell.builtin_trap)
     except BaseException:
         os.write(2, traceback.format_exc().encode("utf-8", "replace"))

@@ -18,12 +18,12 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from looseleaf.checkpoint.module_code import BASELINE
 from looseleaf.environment import Environment
 from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed, Unavailable
 from looseleaf.protocol import fields
 from looseleaf.protocol.control import ControlSocket
 from looseleaf.protocol.frames import PROTOCOL_VERSION, Message, close_fds
+from looseleaf.worker.fork_readiness import become_ready_to_fork
 from looseleaf.worker.huge_pages import use_huge_pages
 from looseleaf.worker.isolation import IMPORT_LIMIT_S, end_after, isolate_zygote, set_title, undo_imports
 from looseleaf.worker.probe import become_probe
@@ -84,9 +84,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_UNCLEAN
     end_after(0)
     undo_imports()
-    BASELINE.begin()
-    gc.collect()
-    gc.freeze()
+    become_ready_to_fork()
     huge_pages = use_huge_pages()
     control.send({
         "t": "READY", "v": PROTOCOL_VERSION, "imports": imported, "failed": failed, "threads": thread_count(),

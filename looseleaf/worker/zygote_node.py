@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
 import sys
@@ -11,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from looseleaf.checkpoint.module_code import BASELINE
 from looseleaf.environment import Environment
 from looseleaf.errors import LooseLeafError, PreconditionFailed, Unavailable
 from looseleaf.protocol.control import ControlSocket
 from looseleaf.protocol.frames import PROTOCOL_VERSION, Message
+from looseleaf.worker.fork_readiness import become_ready_to_fork, become_ready_to_import
 from looseleaf.worker.isolation import IMPORT_LIMIT_S, end_after, set_title
 from looseleaf.worker.probe_checks import thread_count
 from looseleaf.worker.thread_counts import loaded_thread_libraries
@@ -74,6 +73,7 @@ def _grow(
 ) -> tuple[Message, Inheritance]:
     _check_environment(environment, inherited.environment_id)
     own_fds = {control.fileno()}
+    become_ready_to_import()
     with inherited.shell.builtin_trap:
         imported, failed = import_head(
             imports, own_fds, lambda name: control.send({"t": "IMPORTING", "name": name})
@@ -86,9 +86,7 @@ def _grow(
     check_clean(imports[-1] if imports else "nothing", own_fds)
     # What was installed while these were imported is not what its parent has.
     _check_environment(environment, inherited.environment_id)
-    BASELINE.begin()
-    gc.collect()
-    gc.freeze()
+    become_ready_to_fork()
     grown = replace(
         inherited, imports=[*inherited.imports, *(item["name"] for item in imported)],
         thread_libraries=loaded_thread_libraries(),

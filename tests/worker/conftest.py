@@ -35,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 LIMIT_S = 60.0
 HEAD_SET = "numpy,torch,matplotlib.pyplot,pandas"
 REPOSITORY = Path(__file__).resolve().parents[2]
+IMPORTABLE = REPOSITORY / "tests/fixtures/importable"
 _PR_SET_CHILD_SUBREAPER = 36
 _RING_SLOTS = 8
 
@@ -72,7 +73,7 @@ class ZygoteProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {
             **os.environ, **dict.fromkeys(THREAD_VARIABLES, "1"), "PYTHONHASHSEED": "0",
-            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), os.environ.get("PYTHONPATH", "")]), **env,
+            "PYTHONPATH": os.pathsep.join([str(REPOSITORY), str(IMPORTABLE), os.environ.get("PYTHONPATH", "")]), **env,
         }
         self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "looseleaf.worker.zygote", "--ctl-fd", str(theirs.fileno()),
