@@ -15,7 +15,7 @@ from looseleaf.ids import Epoch, ExecutionId, SessionId, Version
 from looseleaf.rpc.store_client import StoreClient
 from looseleaf.services.worker_daemon.adoption import Found
 from looseleaf.services.worker_daemon.core.adoption import OpenRun, SessionHead
-from looseleaf.services.worker_daemon.core.worker_life import Stage, WorkerFacts
+from looseleaf.services.worker_daemon.core.worker_life import Stage
 from looseleaf.services.worker_daemon.execution import CellExecution, HostFacts
 from looseleaf.services.worker_daemon.execution_figures import CellTimes
 from looseleaf.services.worker_daemon.execution_log import LIFE_MESSAGES, ExecutionRecord
@@ -115,26 +115,16 @@ class AdoptedExecution(CellExecution):
 async def adopt(
     found: Found, host: Host, new_requests: Callable[[StateOwner], StateRequests], limits: WorkerLimits
 ) -> AdoptedExecution:
-    """The worker goes on, under its lease. Raises a LooseLeafError; then it holds no lease here, and is to be ended."""
+    """The worker goes on, under its lease, which is held here. Raises a LooseLeafError; then it is to be ended."""
     run, lease, journal = found.run, found.run.lease, host.journal
     assert journal is not None
-    host.leases.adopt(lease)
-    try:
-        log_reader = await _welcome(found)
-    except BaseException:
-        host.leases.release(lease.lease_id)
-        raise
+    log_reader = await _welcome(found)
     try:
         journal.open(replace(run, lives=run.lives + 1))
     except OSError as error:
         log.warning("run_not_journaled", execution=lease.execution_id, error=error.strerror)
-    facts = WorkerFacts(
-        run.worker_id, run.pid, lease.session_id, lease.epoch, Stage.RUNNING, run.version, gpus=lease.gpus,
-        execution_id=lease.execution_id, environment_id=run.environment_id,
-        kernel_environment_id=run.kernel_environment_id,
-    )  # fmt: skip
     requests = new_requests(StateOwner(lease.session_id, lease.epoch))
-    worker = WorkerProcess.adopted(facts, found.channel, log_reader, requests, found.process, limits)
+    worker = WorkerProcess.adopted(run.facts(), found.channel, log_reader, requests, found.process, limits)
     host.pool.take_in(worker)
     log.info(
         "worker_adopted", worker=run.worker_id, session=lease.session_id, execution=lease.execution_id, pid=run.pid

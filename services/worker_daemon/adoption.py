@@ -1,4 +1,4 @@
-"""Finds the workers of this host's last daemon that still run a cell, and lets them in (design §5)."""
+"""Finds the workers of this host's last daemon that still run a cell, and hears those that come back (design §5)."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -24,7 +24,7 @@ from looseleaf.services.worker_daemon.core.adoption import OpenRun, SessionHead,
 from looseleaf.services.worker_daemon.limits import WorkerUser
 from looseleaf.services.worker_daemon.peer_process import peer_pid
 from looseleaf.services.worker_daemon.run_journal import RunJournal
-from looseleaf.services.worker_daemon.unix_listener import listening
+from looseleaf.services.worker_daemon.unix_listener import accept_all, listening
 
 log = structlog.get_logger()
 
@@ -32,18 +32,23 @@ log = structlog.get_logger()
 ADOPT_S: Final = 30.0
 HELLO_S: Final = 10.0
 ENDED_S: Final = 10.0
-ACCEPT_RETRY_S: Final = 0.5
 RETRY_S: Final = 0.5
 _BACKLOG: Final = 64
+
+HeadOf = Callable[[SessionId], Awaitable[SessionHead | None]]
 
 
 @dataclass(eq=False)
 class Waiting:
-    """A worker that may be let in. `hello`: its first words, once it has come, and the connection that they came by."""
+    """A worker that may be let in.
+
+    `came`: the connection that it came by, and its first words. `refused`: why it is not to, as one word.
+    """
 
     run: OpenRun
     process: AdoptedProcess
     came: asyncio.Future[tuple[AsyncChannel, Message]]
+    refused: asyncio.Future[str]
 
 
 @dataclass(frozen=True)
@@ -101,36 +106,28 @@ class Adoption:
         if not is_alive(run, self._journal.boot_id, process.ticks):
             process.close()
             return None
-        return Waiting(run, process, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        return Waiting(run, process, loop.create_future(), loop.create_future())
 
     def _listen(self) -> None:
         self._sock = listening(self._journal.socket_path, _BACKLOG)
         if self._user is not None:
             os.chown(self._journal.socket_path, self._user.uid, self._user.gid)
-        self._start(self._accept_all(self._sock))
+        self._start(accept_all(self._sock, self._take))
 
     def _start(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _accept_all(self, sock: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _address = await loop.sock_accept(sock)
-            except OSError as error:
-                # Such as too many open files: whoever waits is accepted when there is room.
-                log.error("worker_not_accepted", error=error.strerror)
-                await asyncio.sleep(ACCEPT_RETRY_S)
-                continue
-            pid = peer_pid(connection)
-            waiting = self._waiting.get(pid)
-            if waiting is None:
-                log.warning("stranger_refused", pid=pid)
-                connection.close()
-                continue
-            self._start(self._hear(waiting, AsyncChannel(connection)))
+    def _take(self, connection: socket.socket) -> None:
+        pid = peer_pid(connection)
+        waiting = self._waiting.get(pid)
+        if waiting is None:
+            log.warning("stranger_refused", pid=pid)
+            connection.close()
+            return
+        self._start(self._hear(waiting, AsyncChannel(connection)))
 
     async def _hear(self, waiting: Waiting, channel: AsyncChannel) -> None:
         try:
@@ -149,25 +146,45 @@ class Adoption:
             return
         waiting.came.set_result((channel, message))
 
-    async def settle(self, head_of: Callable[[SessionId], Awaitable[SessionHead | None]]) -> list[Found]:
-        """The workers that go on here. All others of the last daemon have ended when it returns."""
+    @property
+    def awaited(self) -> list[OpenRun]:
+        """Cells whose workers were there at the start."""
+        return [waiting.run for waiting in self._waiting.values()]
+
+    def refuse(self, run: OpenRun, why: str) -> None:
+        """Its worker is not to come back any more; nothing changes once it has been found."""
+        refused = self._waiting[run.pid].refused
+        if not refused.done():
+            refused.set_result(why)
+
+    async def settle(
+        self, head_of: HeadOf, take: Callable[[OpenRun, Found | None], Awaitable[None]]
+    ) -> None:
+        """Gives `take` each awaited worker as soon as it may go on here; None: it has ended, with all its processes.
+
+        Returns when that is known of all.
+        """
+
+        async def one(waiting: Waiting) -> None:
+            await take(waiting.run, await self._settle(waiting, head_of))
+
         try:
-            settled = await asyncio.gather(*(self._settle(each, head_of) for each in self._waiting.values()))
+            await asyncio.gather(*(one(each) for each in self._waiting.values()))
         finally:
             self._stop_listening()
-        return [found for found in settled if found is not None]
 
-    async def _settle(
-        self, waiting: Waiting, head_of: Callable[[SessionId], Awaitable[SessionHead | None]]
-    ) -> Found | None:
+    async def _settle(self, waiting: Waiting, head_of: HeadOf) -> Found | None:
         run = waiting.run
-        why = await self._refusal(run, head_of)
+        why = "" if waiting.refused.done() else await self._refusal(run, head_of)
         if not why:
             exited = waiting.process.exit_status(run.pid)
-            ends: Iterable[asyncio.Future[object]] = {waiting.came, exited}  # type: ignore[arg-type]
+            ends: set[asyncio.Future[Any]] = {waiting.came, waiting.refused, exited}
             limit_s = max(0.0, self._limit_s - time.monotonic())
             await asyncio.wait(ends, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-            why = "" if waiting.came.done() else "ENDED" if exited.done() else "SILENT"
+            if waiting.refused.done():
+                why = waiting.refused.result()
+            elif not waiting.came.done():
+                why = "ENDED" if exited.done() else "SILENT"
         if not why:
             channel, hello = waiting.came.result()
             return Found(run, waiting.process, channel, hello["id"], hello.get("started_s"))
@@ -176,9 +193,7 @@ class Adoption:
             waiting.came.result()[0].close()
         return None
 
-    async def _refusal(
-        self, run: OpenRun, head_of: Callable[[SessionId], Awaitable[SessionHead | None]]
-    ) -> str:
+    async def _refusal(self, run: OpenRun, head_of: HeadOf) -> str:
         """As `refusal`. One session that cannot be read must not keep the others' host from starting."""
         while True:
             try:
@@ -214,4 +229,6 @@ class Adoption:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for waiting in self._waiting.values():
             waiting.process.close()
+            if waiting.came.done():
+                waiting.came.result()[0].close()
         self._journal.unlock()

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from looseleaf.devices.description import GpuDescription
 from looseleaf.ids import SessionId
 from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
+from looseleaf.services.worker_daemon.core.worker_life import WorkerFacts
 from looseleaf.services.worker_daemon.execution import HostFacts
 from looseleaf.services.worker_daemon.execution_log import ExecutionLog
 from looseleaf.services.worker_daemon.generations import ZygoteGenerations
@@ -18,6 +19,7 @@ from looseleaf.services.worker_daemon.import_cache_view import zygote_messages
 from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.regions import HostRegions
 from looseleaf.services.worker_daemon.reports import Reporter
+from looseleaf.services.worker_daemon.returning_runs import ReturningRuns
 from looseleaf.services.worker_daemon.run_journal import RunJournal
 from looseleaf.services.worker_daemon.wire import lease_message, worker_state
 from looseleaf.v1 import scheduler_pb2, types_pb2
@@ -49,9 +51,16 @@ class Host:
     executions: ExecutionLog = field(default_factory=ExecutionLog)
     # Where the next daemon finds the cells that run; None: nowhere.
     journal: RunJournal | None = None
+    # Cells of the last daemon whose workers may come back; None: there is no last daemon.
+    returning: ReturningRuns | None = None
     # A new start of the daemon is a new incarnation: its old leases and workers are gone but for those that it lists.
     incarnation: str = field(default_factory=lambda: secrets.token_hex(8))
     draining: bool = False
+
+    @property
+    def workers(self) -> list[WorkerFacts]:
+        """This daemon's own, and those of the last one that may come back."""
+        return [*self.pool.facts(), *(self.returning.facts() if self.returning is not None else ())]
 
     def snapshot(self) -> scheduler_pb2.HeartbeatRequest:
         """The host's state as its heartbeat carries it."""
@@ -62,7 +71,7 @@ class Host:
             incarnation=self.incarnation,
             gpu_count=self.gpu_count,
             device_kind=self.facts.device,
-            workers=[worker_state(facts, now_s) for facts in self.pool.facts()],
+            workers=[worker_state(facts, now_s) for facts in self.workers],
             leases=[lease_message(lease, own) for lease in self.leases.held()],
             draining=self.draining,
             gpu_memory_bytes=self.gpu_memory_bytes,

@@ -23,7 +23,7 @@ from looseleaf.services.worker_daemon.log_ids import with_ids
 from looseleaf.services.worker_daemon.peer_process import PeerProcess
 from looseleaf.services.worker_daemon.run_relay import RelayClients, RunRelay
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
-from looseleaf.services.worker_daemon.unix_listener import listening
+from looseleaf.services.worker_daemon.unix_listener import accept_all, listening
 from looseleaf.v1 import checkpoint_pb2 as cp
 from looseleaf.v1 import worker_daemon_pb2 as pb
 
@@ -31,8 +31,6 @@ log = structlog.get_logger()
 
 Body = dict[str, Any]
 PoolGpu = Callable[[], Awaitable[GpuDescription | None]]
-
-ACCEPT_RETRY_S = 1.0
 
 
 class KernelEndpoint:
@@ -80,29 +78,14 @@ class KernelEndpoint:
     def start(self) -> None:
         """Begins to listen. Raises Unavailable `SOCKET_TAKEN` if another daemon answers there."""
         self._sock = listening(self.path, self._kernels_max)
-        self._accepting = asyncio.create_task(self._accept_all(self._sock))
-
-    async def _accept_all(self, sock: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                connection, _address = await loop.sock_accept(sock)
-                self._take(connection)
-            except OSError as error:
-                # Such as too many open files: whoever waits is accepted when there is room.
-                log.error("kernel_not_accepted", error=error.strerror)
-                await asyncio.sleep(ACCEPT_RETRY_S)
+        self._accepting = asyncio.create_task(accept_all(self._sock, self._take))
 
     def _take(self, sock: socket.socket) -> None:
         if len(self._connections) >= self._kernels_max:
             log.warning("kernel_refused", limit=self._kernels_max)
             sock.close()
             return
-        try:
-            peer = PeerProcess(sock)
-        except OSError:
-            sock.close()
-            raise
+        peer = PeerProcess(sock)
         owner = StateOwner()
         requests = self._new_requests(owner)
         connection = KernelConnection(sock, owner, requests, self._clients, self._host, self._pool_gpu, self.on_owner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import os
 from collections.abc import Sequence
@@ -16,7 +17,6 @@ import structlog
 from looseleaf.config import DaemonConfig
 from looseleaf.devices.description import GpuDescription, described
 from looseleaf.devices.smi_shim import SMI_FOLDER, offer_smi
-from looseleaf.errors import LooseLeafError
 from looseleaf.ids import HostId, LeaseId
 from looseleaf.rpc.address import dialled_address
 from looseleaf.rpc.server import Registration
@@ -50,6 +50,7 @@ from looseleaf.services.worker_daemon.region_sources import StoreLocator
 from looseleaf.services.worker_daemon.region_uploads import RegionUploads
 from looseleaf.services.worker_daemon.regions import HostRegions, marks_of
 from looseleaf.services.worker_daemon.reports import Reporter
+from looseleaf.services.worker_daemon.returning_runs import ReturningRuns
 from looseleaf.services.worker_daemon.run_journal import RunJournal
 from looseleaf.services.worker_daemon.save_patience import SavePatience
 from looseleaf.services.worker_daemon.scrubbed_env import scrubbed, with_gpus_shown
@@ -110,6 +111,7 @@ class _Builder:
         self.heartbeat.on_retiring = self.durability.hurry
         self.journal = RunJournal(Path(self.config.data) / "running" / self.host_id, self._adoption_socket())
         self.adoption = Adoption(self.journal, self.confiner.user)
+        self.returning = ReturningRuns(self.adoption, self.leases, self.heartbeat.nudge)
         self.host: Host | None = None
         # What the real GPUs of this host are, as their driver told.
         self.gpus: list[GpuDescription] = []
@@ -181,9 +183,9 @@ class _Builder:
         become_subreaper()
         self.reaper.start()
         self.service.on_stop(self._stop_reaper)
-        # Before the zygotes' imports, which take longer than workers wait for somebody who listens.
         self.service.on_stop(self.adoption.stop)
         self.adoption.start()
+        self.returning.begin()
         settings = self._zygote_settings()
         zygotes = ZygoteGenerations(
             lambda learned: Zygote(replace(settings, imports=_with(settings.imports, learned)), self.reaper),
@@ -193,7 +195,6 @@ class _Builder:
         )
         metrics = DaemonMetrics(self.service.registry)
         metrics.follow(zygotes)
-        await zygotes.start()
         self.service.on_stop(zygotes.stop)
         pool = WorkerPool(
             zygotes,
@@ -229,9 +230,24 @@ class _Builder:
             kernel_sessions=lambda: endpoint.sessions,
             staged_sessions=lambda: self.durability.staged_sessions,
             journal=self.journal,
+            returning=self.returning,
         )
         servicer = WorkerDaemonServicer(self.host)
-        await self._begin(servicer, endpoint, pool, reporter)
+        stops = (endpoint.stop, servicer.end_cells, pool.stop, servicer.until_idle, self.durability.stop, reporter.stop)
+        for stop in reversed(stops):
+            self.service.on_stop(stop)
+        # The last daemon's workers wait for somebody who lets them in no longer than some zygotes import.
+        starting = asyncio.create_task(zygotes.start())
+        try:
+            await self._take_over(servicer, pool, reporter)
+            await starting
+        finally:
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+        self._serve_kernels(endpoint, servicer)
+        self.service.on_stop(self._say_draining)
+        self.service.on_stopping(self._drain)
+        self.service.start_task(self._ready_when_known(), name="heartbeat")
         return [Registration(add_WorkerDaemonServiceServicer_to_server, servicer)]
 
     def _endpoint(self, pool: WorkerPool) -> KernelEndpoint:
@@ -262,9 +278,7 @@ class _Builder:
         """Of the smallest GPU, as its driver tells or as the configuration has it."""
         return min((gpu.memory_bytes for gpu in self.gpus), default=self.config.gpu_memory_bytes)
 
-    async def _begin(
-        self, servicer: WorkerDaemonServicer, endpoint: KernelEndpoint, pool: WorkerPool, reporter: Reporter
-    ) -> None:
+    async def _take_over(self, servicer: WorkerDaemonServicer, pool: WorkerPool, reporter: Reporter) -> None:
         # What an earlier daemon of this host staged died with its arena; the store must not point there any more.
         for fallback in await self.store.forget_host(self.host_id):
             log.warning(
@@ -276,28 +290,20 @@ class _Builder:
         self.durability.start()
         reporter.start()
         pool.start()
-        for found in await self.adoption.settle(partial(head_of, self.store)):
-            await self._adopt(found, servicer)
+
+        async def take(found: Found) -> None:
+            assert self.host is not None
+            servicer.adopt(await adopt(found, self.host, self._worker_requests, self._worker_limits()))
+
+        settling = self.returning.settle(partial(head_of, self.store), take, servicer.fence)
+        self.service.start_task(settling, name="adoption")
+
+    def _serve_kernels(self, endpoint: KernelEndpoint, servicer: WorkerDaemonServicer) -> None:
         endpoint.on_owner = servicer.fence
         endpoint.start()
         if (user := self.confiner.user) is not None:
             # Its kernels are of the same person.
             os.chown(endpoint.path, user.uid, user.gid)
-        stops = (self._say_draining, endpoint.stop, servicer.end_cells, pool.stop, servicer.until_idle)
-        for stop in reversed((*stops, self.durability.stop, reporter.stop)):
-            self.service.on_stop(stop)
-        self.service.on_stopping(self._drain)
-        self.service.start_task(self._ready_when_known(), name="heartbeat")
-
-    async def _adopt(self, found: Found, servicer: WorkerDaemonServicer) -> None:
-        assert self.host is not None
-        try:
-            execution = await adopt(found, self.host, self._worker_requests, self._worker_limits())
-        except LooseLeafError as error:
-            found.channel.close()
-            await self.adoption.give_up(found.run, found.process, error.reason)
-        else:
-            servicer.adopt(execution)
 
     async def _ready_when_known(self) -> None:
         await self.heartbeat.until_heard()

@@ -116,6 +116,8 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
         if first is None or not first.HasField("start"):
             raise InvalidArgument("EXECUTE_MALFORMED", "the first message of Execute is `start`")
         execution_id = ExecutionId(first.start.execution_id)
+        if self._host.returning is not None:
+            await self._host.returning.known(execution_id)
         record = self._host.executions.get(execution_id)
         if record is None and self._host.journal is not None and execution_id in self._host.journal.unstarted:
             text = "the host's daemon was lost while this cell was made ready; nothing was run, run the cell again"
@@ -156,6 +158,8 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
 
     def fence(self, session_id: SessionId, epoch: Epoch) -> None:
         """The session has a new owner: what an adopted cell would save is refused, so its GPU is not held for it."""
+        if self._host.returning is not None:
+            self._host.returning.fence(session_id, epoch)
         for execution in list(self._running.values()):
             lease = execution.lease
             if execution.adopted and lease.session_id == session_id and lease.epoch < epoch:

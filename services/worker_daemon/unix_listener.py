@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
+from collections.abc import Callable
+from typing import Final
+
+import structlog
 
 from looseleaf.errors import Unavailable
+
+log = structlog.get_logger()
+
+ACCEPT_RETRY_S: Final = 1.0
 
 
 def listening(path: str, backlog: int) -> socket.socket:
@@ -28,3 +37,22 @@ def listening(path: str, backlog: int) -> socket.socket:
         sock.close()
         raise
     return sock
+
+
+async def accept_all(sock: socket.socket, take: Callable[[socket.socket], None]) -> None:
+    """Gives every connection to `take`, which owns it from its return on, until cancelled.
+
+    Where `take` or the system has no room for one (OSError, such as too many open files), others are accepted later.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            connection, _address = await loop.sock_accept(sock)
+            try:
+                take(connection)
+            except BaseException:
+                connection.close()
+                raise
+        except OSError as error:
+            log.error("connection_not_accepted", socket=sock.getsockname(), error=error.strerror)
+            await asyncio.sleep(ACCEPT_RETRY_S)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from looseleaf.ids import Epoch, ExecutionId, Version, WorkerId
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
+from looseleaf.services.worker_daemon.core.worker_life import Stage, WorkerFacts
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,15 @@ class OpenRun:
     environment_id: str = ""
     kernel_environment_id: str = ""
     lives: int = 0
+
+    def facts(self) -> WorkerFacts:
+        """Its worker as the last daemon had it while the cell ran."""
+        lease = self.lease
+        return WorkerFacts(
+            self.worker_id, self.pid, lease.session_id, lease.epoch, Stage.RUNNING, self.version, gpus=lease.gpus,
+            execution_id=lease.execution_id, environment_id=self.environment_id,
+            kernel_environment_id=self.kernel_environment_id,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,8 @@ class GenerationRules:
     `settling`: an id that a look without a need has seen once.
     """
 
-    generations: list[Generation] = field(default_factory=list)
+    # The first one is there before its zygote is ready.
+    generations: list[Generation] = field(default_factory=lambda: [Generation(1, "")])
     settling: str = ""
 
     @property
@@ -52,9 +53,7 @@ class GenerationRules:
 
     def confirmed(self, number: int, environment_id: str) -> None:
         """A zygote is ready and says from which environment it imported; the first one, or one that died before."""
-        if not self.generations:
-            self.generations = [Generation(number, environment_id)]
-        elif number == self.newest.number:
+        if number == self.newest.number:
             self.newest.environment_id = environment_id
 
     def seen(self, environment_id: str) -> list[Action]:

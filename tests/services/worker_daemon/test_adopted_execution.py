@@ -13,7 +13,7 @@ import pytest
 from daemon_fakes import SESSION, Parts, manifest_of, saved_reply, until, within
 from execution_bench import Reports
 
-from looseleaf.errors import Conflict, Unavailable
+from looseleaf.errors import Unavailable
 from looseleaf.ids import Epoch, ExecutionId, LeaseId, Version, WorkerId
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.aio_rpc import AsyncLink
@@ -75,8 +75,8 @@ class Rig:
             facts=HostFacts("h0", "none", False),
         )  # fmt: skip
         process: Any = self.process
-        self.channel = AsyncChannel(ours)
-        found = Found(RUN, process, self.channel, 3, 2.5)
+        found = Found(RUN, process, AsyncChannel(ours), 3, 2.5)
+        self.leases.adopt(LEASE)
         return await adopt(found, host, self.parts.requests, WorkerLimits()), far
 
     async def resume(self, _message: Any, _fds: list[int]) -> Any:
@@ -180,15 +180,7 @@ async def test_interrupts_and_kills_reach_an_adopted_worker(rig: Rig) -> None:
     assert "killed as the person asked" in execution.record._messages[-1].saved.error_message
 
 
-async def test_worker_whose_gpu_is_leased_already_is_not_let_in(rig: Rig) -> None:
-    rig.leases.grant(HeldLease(**{**vars(LEASE), "lease_id": LeaseId("l-9"), "execution_id": ExecutionId("x-9")}))
-    with pytest.raises(Conflict, match="GPU_BUSY"):
-        await rig.adopt()
-    assert [lease.lease_id for lease in rig.leases.held()] == ["l-9"] and rig.parts.pools[0].facts() == []
-    rig.channel.close()
-
-
-async def test_worker_that_has_gone_before_its_welcome_holds_no_lease(rig: Rig) -> None:
+async def test_worker_that_has_gone_before_its_welcome_is_not_taken_in(rig: Rig) -> None:
     class Gone(AsyncChannel):
         async def send(self, message: Any, fds: Any = ()) -> None:
             raise Unavailable("PEER_CLOSED", "it has gone")
@@ -197,8 +189,8 @@ async def test_worker_that_has_gone_before_its_welcome_holds_no_lease(rig: Rig) 
     theirs.close()
     channel = Gone(ours)
     process: Any = rig.process
-    host: Any = SimpleNamespace(leases=rig.leases, journal=SimpleNamespace())
+    host: Any = SimpleNamespace(journal=SimpleNamespace())
     with pytest.raises(Unavailable, match="PEER_CLOSED"):
         await adopt(Found(RUN, process, channel, 3, None), host, rig.parts.requests, WorkerLimits())
-    assert rig.leases.held() == []
+    assert rig.parts.pools == []
     channel.close()

@@ -19,7 +19,7 @@ from looseleaf.ids import Epoch, ExecutionId, LeaseId, SessionId, Version, Worke
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.services.worker_daemon import adoption as adoption_module
 from looseleaf.services.worker_daemon.adopted_process import AdoptedProcess
-from looseleaf.services.worker_daemon.adoption import Adoption
+from looseleaf.services.worker_daemon.adoption import Adoption, Found, HeadOf
 from looseleaf.services.worker_daemon.core.adoption import OpenRun, SessionHead
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.process_stat import process_ticks
@@ -57,6 +57,17 @@ def last(tmp_path: Path) -> RunJournal:
 def started(*command: str, **how: Any) -> subprocess.Popen[str]:
     """A process with a group of its own."""
     return subprocess.Popen(command, start_new_session=True, text=True, **how)
+
+
+async def settled(adoption: Adoption, head_of: HeadOf) -> list[Found]:
+    """Those that may go on."""
+    found: list[Found] = []
+
+    async def take(_run: OpenRun, one: Found | None) -> None:
+        found.extend([one] if one is not None else [])
+
+    await within(adoption.settle(head_of, take))
+    return found
 
 
 async def next_adoption(last: RunJournal, tmp_path: Path) -> Adoption:
@@ -123,7 +134,7 @@ async def test_worker_that_comes_is_found_and_let_in(last: RunJournal, tmp_path:
     sock.connect(last.socket_path)
     channel = AsyncChannel(sock)
     await channel.send({"t": "hello", "id": 3, "execution_id": "x-1", "started_s": 4.5})
-    (found,) = await within(adoption.settle(head))
+    (found,) = await settled(adoption, head)
     assert (found.run.lease.execution_id, found.started_s) == ("x-1", 4.5)
     await found.welcome(2)
     reply, fds = await within(channel.recv())
@@ -145,7 +156,7 @@ async def test_stranger_and_wrong_words_are_not_let_in(last: RunJournal, tmp_pat
     sock.connect(last.socket_path)
     channel = AsyncChannel(sock)
     await channel.send({"t": "hello", "id": 3, "execution_id": "x-1", "started_s": None})
-    assert await within(adoption.settle(head)) == []
+    assert await settled(adoption, head) == []
     # The worker, which did not come in time, has ended; nobody runs its cell twice.
     assert sleeper.wait(20) == -signal.SIGKILL and new_journal(tmp_path).runs() == []
     channel.close()
@@ -166,7 +177,7 @@ async def test_hello_that_no_worker_of_ours_says_is_not_heard_and_harms_no_other
     sock.connect(last.socket_path)
     channel = AsyncChannel(sock)
     await channel.send({"t": "hello", "id": 3, "execution_id": "x-1", "started_s": started_s})
-    assert await within(adoption.settle(head)) == []
+    assert await settled(adoption, head) == []
     channel.close()
     await adoption.stop()
 
@@ -179,7 +190,7 @@ async def test_session_that_cannot_be_read_costs_its_own_worker_only(last: RunJo
         raise Corrupt("MANIFEST_DAMAGED", "it cannot be read")
 
     adoption = await next_adoption(last, tmp_path)
-    assert await within(adoption.settle(damaged)) == [] and sleeper.wait(20) == -signal.SIGKILL
+    assert await settled(adoption, damaged) == [] and sleeper.wait(20) == -signal.SIGKILL
     await adoption.stop()
 
 
@@ -188,7 +199,7 @@ async def test_daemon_whose_workers_cannot_come_back_ends_them_at_once(last: Run
     last.open(run_of(last, sleeper.pid))
     adoption = Adoption(RunJournal(tmp_path / "running", ""))
     adoption.start()
-    assert await within(adoption.settle(head)) == [] and sleeper.wait(20) == -signal.SIGKILL
+    assert await settled(adoption, head) == [] and sleeper.wait(20) == -signal.SIGKILL
     await adoption.stop()
 
 
@@ -200,7 +211,7 @@ async def test_worker_whose_session_went_on_without_it_is_ended(last: RunJournal
         return SessionHead(Epoch(2), Version(5), ExecutionId("x-0"))
 
     adoption = await next_adoption(last, tmp_path)
-    assert await within(adoption.settle(fenced)) == []
+    assert await settled(adoption, fenced) == []
     assert sleeper.wait(20) == -signal.SIGKILL
     await adoption.stop()
 
@@ -212,7 +223,7 @@ async def test_worker_that_ended_while_no_daemon_was_there_is_forgotten(last: Ru
     # Another process has its number since.
     last.open(replace(run_of(last, os.getpid(), 2), pid_ticks=1))
     adoption = await next_adoption(last, tmp_path)
-    assert await within(adoption.settle(head)) == [] and new_journal(tmp_path).runs() == []
+    assert await settled(adoption, head) == [] and new_journal(tmp_path).runs() == []
     await adoption.stop()
 
 

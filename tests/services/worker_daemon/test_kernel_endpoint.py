@@ -18,7 +18,7 @@ from looseleaf.errors import InvalidArgument, LooseLeafError, NotFound, Precondi
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.aio_rpc import AsyncLink
 from looseleaf.protocol.region_rows import pack_regions
-from looseleaf.services.worker_daemon import kernel_endpoint
+from looseleaf.services.worker_daemon import kernel_endpoint, unix_listener
 from looseleaf.services.worker_daemon.kernel_endpoint import KernelEndpoint
 from looseleaf.v1 import checkpoint_pb2 as cp
 
@@ -260,7 +260,7 @@ async def test_socket_file_of_a_dead_daemon_is_replaced(parts: Parts, tmp_path: 
 async def test_accept_that_fails_is_tried_again(
     endpoint: KernelEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernel_endpoint, "ACCEPT_RETRY_S", 0.001)
+    monkeypatch.setattr(unix_listener, "ACCEPT_RETRY_S", 0.001)
     loop = asyncio.get_running_loop()
     accept, failures = loop.sock_accept, [OSError(24, "too many open files")]
 

@@ -6,8 +6,9 @@ import asyncio
 import os
 import pwd
 import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,17 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from looseleaf.config import DaemonConfig
 from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed, Unavailable
+from looseleaf.ids import Epoch, ExecutionId, LeaseId, SessionId, Version, WorkerId
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.aio_rpc import AsyncLink
 from looseleaf.rpc.client import open_channel
 from looseleaf.rpc.server import Registration, RpcServer
 from looseleaf.rpc.service import Service
+from looseleaf.services.worker_daemon import zygote
+from looseleaf.services.worker_daemon.core.adoption import OpenRun
+from looseleaf.services.worker_daemon.core.lease_table import HeldLease
+from looseleaf.services.worker_daemon.process_stat import process_ticks
+from looseleaf.services.worker_daemon.run_journal import RunJournal
 from looseleaf.services.worker_daemon.server import build
 from looseleaf.v1 import checkpoint_pb2, checkpoint_store_pb2, scheduler_pb2
 from looseleaf.v1.checkpoint_store_pb2_grpc import (
@@ -31,13 +38,16 @@ from looseleaf.v1.checkpoint_store_pb2_grpc import (
 )
 from looseleaf.v1.scheduler_pb2_grpc import SchedulerServiceServicer, add_SchedulerServiceServicer_to_server
 
+LISTENER = "gRPC keeps the listener of a server that was never started until the process ends"
+
 
 @dataclass
 class Store(CheckpointStoreServiceServicer):
-    """Forgets hosts and opens sessions."""
+    """Forgets hosts and opens sessions, whose newest version is 5."""
 
     forgotten: list[str] = field(default_factory=list)
     error: LooseLeafError | None = None
+    epoch: int = 1
 
     async def ForgetHostRegions(self, request: Any, context: Any) -> Any:
         if self.error is not None:
@@ -48,8 +58,12 @@ class Store(CheckpointStoreServiceServicer):
         return checkpoint_store_pb2.ForgetHostRegionsResponse(fallbacks=[fallback])
 
     async def OpenSession(self, request: Any, context: Any) -> Any:
-        head = checkpoint_pb2.SessionHead(session_id=request.session_id, epoch=1, version=0)
+        head = checkpoint_pb2.SessionHead(session_id=request.session_id, epoch=self.epoch, version=0)
         return checkpoint_store_pb2.OpenSessionResponse(head=head)
+
+    async def GetManifest(self, request: Any, context: Any) -> Any:
+        head = checkpoint_pb2.SessionHead(session_id=request.session_id, epoch=self.epoch, version=5)
+        return checkpoint_store_pb2.GetManifestResponse(head=head, version=5)
 
 
 @dataclass
@@ -141,7 +155,66 @@ async def test_daemon_is_ready_when_the_scheduler_has_heard_and_leaves_nothing_w
     assert "k.sock" not in os.listdir(rig.config.run_dir)
 
 
-LISTENER = "gRPC keeps the listener of a server that was never started until the process ends"
+@pytest.fixture
+def sleeper(rig: Rig) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker of the last daemon that runs a cell on GPU 2 and never comes back."""
+    process = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    journal = RunJournal(Path(rig.config.data) / "running" / "h0", str(rig.config.run_dir / "adopt-h0.sock"))
+    journal.lock()
+    lease = HeldLease(
+        LeaseId("l-1"), SessionId("s-1"), Epoch(1), ExecutionId("x-1"), (2,), None, 3, 10.0, 1.0, 11.0
+    )
+    journal.open(OpenRun(
+        lease, Version(5), 7, 0.0, 20.0, 1.0, "START_PATH_COLD", WorkerId("w-1"), process.pid,
+        process_ticks(process.pid) or 0, journal.boot_id, journal.socket_path, lives=1,
+    ))  # fmt: skip
+    journal.unlock()
+    yield process
+    process.kill()
+    process.wait()
+
+
+async def test_daemon_serves_while_it_waits_for_a_silent_worker_and_keeps_its_gpu_for_it(
+    rig: Rig, sleeper: subprocess.Popen[bytes]
+) -> None:
+    rig.scheduler.may_hear.set()
+    service = rig.service()
+    running = asyncio.create_task(service.run(build))
+    await until(lambda: bool(rig.scheduler.heartbeats))
+    told = rig.scheduler.heartbeats[0]
+    assert [(lease.lease_id, list(lease.gpu_indices)) for lease in told.leases] == [("l-1", [2])]
+    assert [(one.worker_id, one.execution_id, one.stage) for one in told.workers] == [
+        ("w-1", "x-1", scheduler_pb2.WORKER_STAGE_RUNNING)
+    ]
+    # Its notebook comes back as a new owner, and nobody needs what the cell has made.
+    rig.store.epoch = 2
+    sock = socket.socket(socket.AF_UNIX)
+    sock.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(sock, str(rig.config.kernel_socket))
+    link = AsyncLink(AsyncChannel(sock))
+    serving = asyncio.create_task(link.serve())
+    await within(link.request("hello", {"v": 1, "session_id": "s-1"}))
+    await asyncio.to_thread(sleeper.wait, 20)
+    await until(lambda: not rig.scheduler.heartbeats[-1].leases and not rig.scheduler.heartbeats[-1].workers)
+    service.request_stop("test ended")
+    assert await within(running) == 0
+    await within(serving)
+
+
+@pytest.mark.leaks_ok(LISTENER)
+async def test_workers_of_the_last_daemon_do_not_wait_for_the_zygotes_of_this_one(
+    rig: Rig, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_ZYGOTE", "mute")
+    monkeypatch.setattr(zygote, "EXIT_TIMEOUT_S", 0.05)
+    # Whether this one may go on is known by now: its session has another owner.
+    rig.store.epoch = 2
+    service = rig.service()
+    running = asyncio.create_task(service.run(build))
+    await asyncio.to_thread(sleeper.wait, 20)
+    assert not rig.config.kernel_socket.exists(), "without a zygote no cell of a notebook can begin"
+    service.request_stop("test ended")
+    await within(running)
 
 
 @pytest.mark.leaks_ok(LISTENER)

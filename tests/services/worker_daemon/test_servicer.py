@@ -14,6 +14,7 @@ import pytest
 from daemon_fakes import SESSION, FakeReaper, Parts, ScriptedWorker, prepare_well, region, saved_reply, until, within
 
 from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, PreconditionFailed
+from looseleaf.ids import ExecutionId
 from looseleaf.rpc.client import NO_DEADLINE, Channel, open_channel
 from looseleaf.rpc.server import Registration, RpcServer
 from looseleaf.services.worker_daemon import servicer as servicer_module
@@ -130,6 +131,23 @@ async def test_execution_that_was_forgotten_is_not_started_again(rig: Rig) -> No
     rig.host.executions._records.clear()
     with pytest.raises(PreconditionFailed, match="LEASE_USED"):
         await within(rig.execute())
+
+
+async def test_caller_of_a_cell_whose_worker_is_awaited_hears_when_that_is_known(rig: Rig) -> None:
+    known, asked = asyncio.Event(), asyncio.Event()
+
+    async def wait(_execution_id: str) -> None:
+        asked.set()
+        await known.wait()
+
+    returning: Any = SimpleNamespace(known=wait, facts=list)
+    rig.host.returning = returning
+    calling = asyncio.create_task(rig.execute(follow_only=True))
+    await within(asked.wait())
+    assert not calling.done()
+    rig.host.executions.start(ExecutionId("x-1")).add(pb.ExecuteResponse(saved=pb.CellSaved(version=7)))
+    known.set()
+    assert (await within(calling))[-1].saved.version == 7
 
 
 @pytest.mark.parametrize("begins", [True, False])

@@ -12,6 +12,14 @@ def begun(environment_id: str = "a") -> GenerationRules:
     return rules
 
 
+def test_first_generation_is_there_before_its_zygote_is_ready() -> None:
+    rules = GenerationRules()
+    assert rules.newest.number == 1 and rules.seen("") == rules.glimpsed("") == []
+    number = rules.fork_began()
+    rules.confirmed(1, "a")
+    assert rules.fork_ended(number) == [] and rules.newest.environment_id == "a"
+
+
 def test_same_environment_starts_nothing() -> None:
     rules = begun()
     assert rules.seen("a") == rules.glimpsed("a") == []

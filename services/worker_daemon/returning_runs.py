@@ -1,0 +1,97 @@
+"""The last daemon's cells from this one's start until it is known which of them go on here (design §5).
+
+The host serves meanwhile: a worker that stays silent keeps its own GPU, not the host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from looseleaf.errors import LooseLeafError
+from looseleaf.ids import Epoch, ExecutionId, SessionId
+from looseleaf.services.worker_daemon.adoption import Adoption, Found, HeadOf
+from looseleaf.services.worker_daemon.core.adoption import OpenRun
+from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
+from looseleaf.services.worker_daemon.core.worker_life import WorkerFacts
+
+log = structlog.get_logger()
+
+FENCED = "STALE_EPOCH"
+
+
+class ReturningRuns:
+    """Awaited cells: their leases are held, heartbeats tell them as running, and who asks for one waits.
+
+    `changed` is called when a heartbeat would say something new.
+    """
+
+    def __init__(self, adoption: Adoption, leases: LeaseTable, changed: Callable[[], None]) -> None:
+        self._adoption = adoption
+        self._leases = leases
+        self._changed = changed
+        self._awaited: dict[ExecutionId, OpenRun] = {}
+        self._known: dict[ExecutionId, asyncio.Event] = {}
+        self._fences: dict[SessionId, Epoch] = {}
+
+    def begin(self) -> None:
+        """Call it once the adoption has begun. From here on nobody gets the GPUs of these cells."""
+        for run in self._adoption.awaited:
+            execution_id = run.lease.execution_id
+            self._awaited[execution_id], self._known[execution_id] = run, asyncio.Event()
+            try:
+                self._leases.adopt(run.lease)
+            except LooseLeafError as error:
+                # Such as on a host that has fewer GPUs than its last daemon had.
+                self._adoption.refuse(run, error.reason)
+
+    def facts(self) -> list[WorkerFacts]:
+        """The workers, as the last daemon knew them."""
+        return [run.facts() for run in self._awaited.values()]
+
+    async def known(self, execution_id: ExecutionId) -> None:
+        """Returns when it is known whether the cell goes on here; at once if it is not awaited."""
+        if (event := self._known.get(execution_id)) is not None:
+            await event.wait()
+
+    def fence(self, session_id: SessionId, epoch: Epoch) -> None:
+        """The session has a new owner: none of its cells goes on here under an earlier epoch."""
+        for run in self._awaited.values():
+            if run.lease.session_id == session_id and run.lease.epoch < epoch:
+                self._fences[session_id] = max(epoch, self._fences.get(session_id, epoch))
+                self._adoption.refuse(run, FENCED)
+
+    async def settle(
+        self, head_of: HeadOf, adopt: Callable[[Found], Awaitable[None]], fence: Callable[[SessionId, Epoch], None]
+    ) -> None:
+        """Lets in whom may go on, by `adopt`, which raises a LooseLeafError for whom it does not take.
+
+        `fence`: as the method, of cells that were let in: a new owner may come between an adoption's steps.
+        """
+
+        async def take(run: OpenRun, found: Found | None) -> None:
+            if found is not None and await self._adopted(found, adopt):
+                if (epoch := self._fences.get(run.lease.session_id)) is not None:
+                    fence(run.lease.session_id, epoch)
+            else:
+                self._leases.release(run.lease.lease_id)
+            del self._awaited[run.lease.execution_id]
+            self._known.pop(run.lease.execution_id).set()
+            self._changed()
+
+        await self._adoption.settle(head_of, take)
+
+    async def _adopted(self, found: Found, adopt: Callable[[Found], Awaitable[None]]) -> bool:
+        try:
+            await adopt(found)
+        except LooseLeafError as error:
+            found.channel.close()
+            await self._adoption.give_up(found.run, found.process, error.reason)
+            return False
+        except BaseException:
+            # The worker looks for the next daemon.
+            found.channel.close()
+            raise
+        return True
