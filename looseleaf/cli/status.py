@@ -137,7 +137,9 @@ def _pool_lines(pool: dict[str, Any]) -> list[str]:
     if done := pool.get("speculation"):
         lines.append(f"preparations: {done['ordered']} ordered, {done['used']} used, {done['wasted']} for nothing")
         if done["contexts"]:
-            lines.append(f"contexts opened before Run: {done['contexts']}, {done['contexts_used']} used")
+            lines.append(
+                f"contexts opened before Run: {done['contexts']}, {done['contexts_used']} used,"
+                f" {done['contexts_wasted']} for nothing")
         if done["on_device"]:
             lines.append(
                 f"data laid on GPUs before Run: {done['on_device']}, {done['on_device_used']} used;"

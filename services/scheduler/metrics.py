@@ -49,6 +49,12 @@ class SchedulerMetrics:
         self.wasted_gpu = Counter(
             "looseleaf_gpu_speculation_wasted_seconds", "GPU-seconds of data that lay on a device for nothing",
             registry=registry)
+        self.wasted_contexts = Counter(
+            "looseleaf_scheduler_contexts_wasted", "Contexts opened before Run that no cell came to",
+            registry=registry)
+        self.wasted_contexts_s = Counter(
+            "looseleaf_scheduler_contexts_wasted_seconds", "How long these had waited, each GPU counted",
+            registry=registry)
         self._counted: dict[str, float] = {}
         self._prepare = prepare_seconds(registry)
         self.handed_out = Counter(
@@ -90,6 +96,8 @@ class SchedulerMetrics:
     def _count_speculation(self, totals: SpeculationTotals) -> None:
         self._count(self.wasted, "preparations wasted", totals.wasted)
         self._count(self.wasted_gpu, "speculation wasted", totals.wasted_gpu_s)
+        self._count(self.wasted_contexts, "contexts wasted", totals.contexts_wasted)
+        self._count(self.wasted_contexts_s, "contexts' time wasted", totals.wasted_context_s)
         for stage, opened, used in (
             ("context_ready", totals.contexts, totals.contexts_used),
             ("device_ready", totals.on_device, totals.on_device_used),

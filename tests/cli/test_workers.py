@@ -27,11 +27,12 @@ def test_gpu_that_only_has_a_workers_context_stands_in_parentheses() -> None:
 
 
 def test_status_tells_what_was_opened_before_run_and_what_of_it_was_used() -> None:
-    done = {"ordered": 9, "used": 6, "wasted": 2, "contexts": 5, "contexts_used": 4, "on_device": 2,
-            "on_device_used": 1, "wasted_gpu_s": 12.4}  # fmt: skip
+    done = {"ordered": 9, "used": 6, "wasted": 2, "contexts": 5, "contexts_used": 3,
+            "contexts_wasted": 1, "on_device": 2, "on_device_used": 1, "wasted_gpu_s": 12.4}  # fmt: skip
     pool = {"queued_runs": 0, "booting_hosts": 0, "provisioned": [], "speculation": done}
     assert _pool_lines(pool)[1:] == [
-        "preparations: 9 ordered, 6 used, 2 for nothing", "contexts opened before Run: 5, 4 used",
+        "preparations: 9 ordered, 6 used, 2 for nothing",
+        "contexts opened before Run: 5, 3 used, 1 for nothing",
         "data laid on GPUs before Run: 2, 1 used; 12 GPU-seconds for nothing",
     ]  # fmt: skip
     assert len(_pool_lines({**pool, "speculation": dict.fromkeys(done, 0)})) == 2

@@ -9,15 +9,17 @@ from looseleaf.services.scheduler.core.preparations import Preparation
 from looseleaf.services.scheduler.core.state import State
 
 
-def demote(state: State, host: Host, worker: Worker) -> None:
+def demote(state: State, host: Host, worker: Worker, now_s: float) -> None:
     """A speculative worker leaves its GPUs, with its context; what it holds in host memory stays ready."""
     assert worker.prepared is not None
     worker.preparing = True
+    state.speculation.close_context(worker.worker_id, now_s, used=False)
     state.hosts.touch(host.host_id, worker)
     request_id = f"demote-{state.number}-{worker.worker_id}"
     epoch = state.sessions.epoch(worker.session_id)
     state.preparations.add(Preparation(
-        request_id, worker.session_id, epoch, worker.prepared, host.host_id, host.incarnation, worker.worker_id))
+        request_id, worker.session_id, epoch, worker.prepared, host.host_id, host.incarnation, worker.worker_id,
+        leaves_gpus=True))
     state.act(PrepareWorker(
         request_id, host.host_id, host.address, worker.session_id, epoch, worker.prepared, worker.worker_id,
         leave_device=True))
@@ -41,4 +43,4 @@ def demote_expired(state: State, now_s: float) -> None:
         idle = not worker.evicting and worker.worker_id not in state.leases.workers_in_use(host.host_id)
         old = now_s - worker.prepared_at_s >= state.limits.speculative_expiry_s
         if idle and old and worker.prepared is not None and state.preparations.get(worker.session_id) is None:
-            demote(state, host, worker)
+            demote(state, host, worker, now_s)

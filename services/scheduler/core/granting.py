@@ -218,6 +218,7 @@ def deliver(state: State, entry: LeaseEntry, now_s: float) -> None:
         if used:
             state.speculation.take(worker, lease.gpu_indices)
         state.speculation.unpark(worker, session, now_s, used=used)
+        state.speculation.close_context(worker.worker_id, now_s, used=worker.context_gpus == lease.gpu_indices)
         worker.parked = False
         worker.prepared, worker.merged = None, None
         state.hosts.touch(lease.host_id, worker)

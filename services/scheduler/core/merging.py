@@ -36,6 +36,8 @@ class Merge:
     gone: list[Worker] = field(default_factory=list)
     # Found with data on GPUs that the daemon holds no lease for.
     parked: list[Worker] = field(default_factory=list)
+    # Found with a context that it only waits with.
+    opened: list[Worker] = field(default_factory=list)
     changed: bool = False
     # Something else that an index of the host's room knows changed.
     touched: bool = False
@@ -113,6 +115,8 @@ def _update(
     worker.gpu_indices, worker.execution_id = told.gpu_indices, told.execution_id
     # One that was told once is there as long as the process.
     worker.context_gpus = () if told.gpu_indices else told.context_gpus or worker.context_gpus
+    if worker.context_gpus and told.context_gpus and not worker.preparing:
+        merge.opened.append(worker)
     worker.resident_bytes, worker.pid = told.resident_bytes, told.pid
     worker.take_hold(told.hold, now_s)
     if before != (worker.session_id, worker.stage, worker.gpu_indices, now_s < worker.held_until_s):

@@ -27,6 +27,8 @@ class Preparation:
     context_gpus: tuple[int, ...] = ()
     waiters: list[str] = field(default_factory=list)
     successor: PreparationRequested | None = None
+    # The worker leaves the GPUs for which it waited.
+    leaves_gpus: bool = False
 
 
 class PreparationTable:

@@ -30,6 +30,7 @@ def worker_prepared(state: State, event: WorkerPrepared, now_s: float) -> None:
         if event.worker_id != preparation.worker_id and (old := host.workers.get(preparation.worker_id)) is not None:
             # Its daemon would not use it any more, as after an install.
             old.preparing, old.prepared, old.merged, old.context_gpus = False, None, None, ()
+            state.speculation.close_context(old.worker_id, now_s, used=False)
         if not worker.stage.busy and event.worker_id not in state.leases.workers_in_use(host.host_id):
             worker.stage = worker.stage if worker.stage.ready else WorkerStage.HOST_READY
             demoted = _settle_on_gpus(state, worker, host, event, now_s)
@@ -53,7 +54,7 @@ def worker_prepared(state: State, event: WorkerPrepared, now_s: float) -> None:
     if demoted and host is not None and state.preparations.get(preparation.session_id) is None:
         worker = host.workers.get(event.worker_id)
         if worker is not None:
-            demote(state, host, worker)
+            demote(state, host, worker, now_s)
 
 
 def _cell(recipe: RecipeFacts) -> tuple[str, Version]:
@@ -66,6 +67,11 @@ def _settle_on_gpus(state: State, worker: Worker, host: Host, event: WorkerPrepa
     session = state.sessions.touch(worker.session_id)
     state.speculation.opened(worker, event.stage)
     worker.context_gpus = event.gpu_indices if event.stage is WorkerStage.CONTEXT_READY else ()
+    if worker.context_gpus:
+        state.speculation.open_context(worker, host.host_id, state.sessions.tenant(worker.session_id), now_s)
+    else:
+        state.speculation.close_context(
+            worker.worker_id, now_s, used=event.stage is WorkerStage.DEVICE_READY)
     if event.stage is not WorkerStage.DEVICE_READY:
         if worker.parked:
             worker.gpu_indices = ()
@@ -97,6 +103,7 @@ def preparation_failed(state: State, event: PreparationFailed, now_s: float) -> 
         worker.preparing = False
         state.speculation.drop(worker)
         worker.prepared, worker.merged, worker.context_gpus = None, None, ()
+        state.speculation.close_context(worker.worker_id, now_s, used=False)
         state.hosts.touch(preparation.host_id, worker)
     reason = f"The worker could not be prepared ({event.message or event.reason})."
     for waiter in preparation.waiters:

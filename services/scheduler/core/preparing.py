@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from looseleaf.ids import WorkerId
 from looseleaf.services.scheduler.core.actions import AnswerPreparation, PrepareWorker
-from looseleaf.services.scheduler.core.contexts import make_room
+from looseleaf.services.scheduler.core.contexts import to_leave
 from looseleaf.services.scheduler.core.demoting import demote
 from looseleaf.services.scheduler.core.events import PreparationRequested
 from looseleaf.services.scheduler.core.facts import WorkerStage
@@ -96,7 +96,8 @@ def _order(state: State, event: PreparationRequested, host: Host, worker: Worker
     if stage is WorkerStage.DEVICE_READY:
         clear_gpus(state, host, gpus, worker)
     elif worker is None or worker.context_gpus != gpus:
-        make_room(state, host, gpus, event.session_id, now_s, lambda other: demote(state, host, other))
+        for other in to_leave(state, host, gpus, event.session_id, now_s):
+            demote(state, host, other, now_s)
     if worker is not None:
         worker.preparing = True
         if not worker.gpu_indices:

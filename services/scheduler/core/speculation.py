@@ -8,6 +8,7 @@ needs, else a context on the one that it will likely run on. Such a GPU is taken
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from looseleaf.ids import HostId, SessionId, WorkerId
@@ -33,6 +34,9 @@ class SpeculationTotals:
     contexts_used: int = 0
     on_device: int = 0
     on_device_used: int = 0
+    # Contexts that were left, or whose worker ended, before a cell came there; and how long they had waited.
+    contexts_wasted: int = 0
+    wasted_context_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -46,12 +50,54 @@ class Parked:
     since_s: float
 
 
+@dataclass(slots=True)
+class OpenContext:
+    """A worker that waits for a Run with a context on `gpus` GPUs."""
+
+    host_id: HostId
+    tenant: str
+    gpus: int
+    since_s: float
+    # Counted among `SpeculationTotals.contexts`.
+    counted: bool
+
+
 class Speculation:
     """What speculation holds on GPUs, and its totals."""
 
     def __init__(self) -> None:
         self.totals = SpeculationTotals()
         self.parked: dict[WorkerId, Parked] = {}
+        # Contexts by tenant; of an idle worker that waits with one there is one.
+        self._contexts: dict[str, dict[WorkerId, OpenContext]] = {}
+        self._tenants: dict[WorkerId, str] = {}
+
+    def contexts_of(self, tenant: str) -> Mapping[WorkerId, OpenContext]:
+        """Workers of the tenant that wait with a context; as it stands, so not to be kept."""
+        return self._contexts.get(tenant, {})
+
+    def others_have_contexts(self, tenant: str) -> bool:
+        """True if workers of another tenant wait with a context."""
+        return any(name != tenant for name in self._contexts)
+
+    def open_context(self, worker: Worker, host_id: HostId, tenant: str, now_s: float) -> None:
+        """The worker waits with a context from now on, or already does."""
+        if worker.worker_id not in self._tenants:
+            self._tenants[worker.worker_id] = tenant
+            self._contexts.setdefault(tenant, {})[worker.worker_id] = OpenContext(
+                host_id, tenant, len(worker.context_gpus), now_s, worker.opened)
+
+    def close_context(self, worker_id: WorkerId, now_s: float, *, used: bool) -> None:
+        """The worker's context is left, or a cell uses it; nothing happens if it has none."""
+        tenant = self._tenants.pop(worker_id, None)
+        if tenant is None:
+            return
+        context = self._contexts[tenant].pop(worker_id)
+        if not self._contexts[tenant]:
+            del self._contexts[tenant]
+        if context.counted and not used:
+            self.totals.contexts_wasted += 1
+            self.totals.wasted_context_s += context.gpus * max(0.0, now_s - context.since_s)
 
     def gpus_of(self, tenant: str) -> int:
         """GPUs on which speculative workers of the tenant lie."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 
 from looseleaf.ids import LeaseId
-from looseleaf.services.scheduler.core.contexts import counts
+from looseleaf.services.scheduler.core.contexts import counts, displaced, most_on, opening_on
 from looseleaf.services.scheduler.core.events import PreparationRequested
 from looseleaf.services.scheduler.core.eviction import eviction_rank
 from looseleaf.services.scheduler.core.facts import WorkerStage
@@ -131,12 +131,16 @@ def _likely_gpus(
         return ()
     contexts = dict.fromkeys([*room.free, *room.warm], 0)
     opened = [other.context_gpus for other in host.workers.values() if counts(state, other, now_s)]
-    opening = [
-        coming.context_gpus for coming in state.preparations.on_host(host.host_id) if not coming.worker_id]
+    opening = [coming.context_gpus for coming in opening_on(state, host)]
     for index in chain.from_iterable([*opened, *opening]):
         if index in contexts:
             contexts[index] += 1
-    fit = [index for index, count in contexts.items() if count < state.limits.contexts_per_gpu_max]
+    fit = [index for index, count in contexts.items() if count < most_on(state, host, index)]
     fit.sort(key=lambda index: (index in room.warm, contexts[index], -index))
     count = event.recipe.gpu_count
+    if len(fit) < count:
+        # Then those where tenants hold more than their part.
+        fit += [
+            index for index in reversed(contexts) if index not in fit
+            and displaced(state, host, index, event.session_id, count, now_s) is not None]
     return tuple(sorted(fit[:count])) if len(fit) >= count else ()

@@ -167,6 +167,7 @@ class State:
     def lose_worker(self, worker: Worker, now_s: float) -> None:
         """A worker is gone: what was prepared on it came to nothing."""
         self.speculation.drop(worker)
+        self.speculation.close_context(worker.worker_id, now_s, used=False)
         self.speculation.unpark(worker, self.sessions.touch(worker.session_id), now_s, used=False)
 
     def remember_end(self, worker_id: WorkerId, why: str, ended_at_s: float) -> None:

@@ -59,3 +59,16 @@ def test_worker_whose_gpu_is_free_stays(rig: Any) -> None:
     edit(rig)
     assert rig.one(act.AnswerPreparation).worker_id == "w1"
     assert not rig.all(act.EvictWorker)
+
+
+def test_no_more_contexts_wait_on_a_gpu_than_its_memory_has_room_for(new_rig: Any) -> None:
+    rig = new_rig(prepare_stage_max=WorkerStage.CONTEXT_READY, context_bytes=10, gpu_settle_s=0.0)
+    rig.heartbeat(gpus=1, gpu_memory_bytes=100, gpu_used_bytes=(75,))
+    stages = []
+    for number in range(3):
+        rig.prepare(f"s{number}", source=f"c{number}", device_bytes=1)
+        order = rig.one(act.PrepareWorker)
+        stages.append(order.stage)
+        rig.send(ev.WorkerPrepared(
+            order.request_id, WorkerId(f"w{number}"), 5.0, stage=order.stage, gpu_indices=order.gpu_indices))
+    assert stages == [WorkerStage.CONTEXT_READY, WorkerStage.CONTEXT_READY, WorkerStage.HOST_READY]
