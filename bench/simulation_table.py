@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import platform
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+
+import machine
 
 from looseleaf.sim.kept import KeptResults, code_of
 from looseleaf.sim.model import ABLATIONS, WORKLOADS, Model, load_model
@@ -182,12 +182,10 @@ def show(name: str, rows: Sequence[Row], runs: Runs) -> list[Result]:
 
 def where() -> str:
     """One line on the machine and the code."""
-    commit = subprocess.run(
-        ["git", "-C", str(ROOT), "describe", "--always", "--dirty"], capture_output=True, text=True, check=False,
-    ).stdout.strip()
+    found = machine.facts()
     return (
-        f"{time.strftime('%Y-%m-%d', time.gmtime())}, {platform.machine()} machine with {os.cpu_count()} cores, Python "
-        f"{platform.python_version()}, commit {commit or 'unknown'}, code {code_of('looseleaf')}"
+        f"{found['date_utc']}, {found['cpus']} CPUs ({found['cpu_model']}), Python {found['python']}, commit "
+        f"{found['commit'] or 'unknown'}, code {code_of('looseleaf')}"
     )
 
 
