@@ -15,6 +15,7 @@ import structlog
 from looseleaf.errors import Conflict, Internal, InvalidArgument, LooseLeafError, Timeout, Unavailable
 from looseleaf.ids import Version
 from looseleaf.protocol import fields
+from looseleaf.services.worker_daemon.cell_events import response_of, worker_event
 from looseleaf.services.worker_daemon.core import worker_ends
 from looseleaf.services.worker_daemon.core.adoption import OpenRun
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
@@ -272,26 +273,17 @@ class CellExecution:
         worker.facts.stage = Stage.GONE if worker.lost.done() else Stage.COMPLETED
 
     def _on_message(self, message: Message) -> None:
-        kind, number = message.get("t"), fields.integer(message, "n", 0)
-        if kind == "output":
-            output = msgpack.packb(fields.mapping(message, "message"))
-            self.record.add(pb.ExecuteResponse(output=output, worker_event=number))
-        elif kind == "started":
-            self._cell_started(number)
-        elif kind == "input_request":
-            prompt, password = fields.text(message, "prompt", ""), fields.boolean(message, "password", False)
-            question = fields.integer(message, "question", 0)
-            request = pb.InputRequest(prompt=prompt, password=password, question=question)
-            self.record.add(pb.ExecuteResponse(input_request=request, worker_event=number))
-        elif kind == "comm_done":
-            done = pb.CommDone(origin=fields.text(message, "origin"), late=fields.boolean(message, "late", False))
-            self.record.add(pb.ExecuteResponse(comm_done=done, worker_event=number))
+        kind = message.get("t")
+        if kind == "started":
+            self._cell_started(worker_event(message))
         elif kind == "left":
             self._left = left_items(message, "items")
             if self._hold is not None:
                 self._hold.changed(self._left)
         elif kind == "ended":
-            self._cell_ended(message, number)
+            self._cell_ended(message, worker_event(message))
+        elif (response := response_of(message)) is not None:
+            self.record.add(response)
 
     def _cell_started(self, number: int) -> None:
         self._times.started()

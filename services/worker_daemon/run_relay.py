@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
-from typing import Any, Protocol
+from typing import Any
 
 import msgpack
 import structlog
 
-from looseleaf.errors import CapacityExceeded, Conflict, InvalidArgument, PreconditionFailed, Unavailable
-from looseleaf.ids import Epoch, SessionId
+from looseleaf.errors import CapacityExceeded, Conflict, PreconditionFailed, Unavailable
+from looseleaf.ids import Epoch
 from looseleaf.protocol import fields
-from looseleaf.rpc.store_client import StoreClient
+from looseleaf.services.worker_daemon.caller_requests import CallerRequests
+from looseleaf.services.worker_daemon.cell_events import event_of
 from looseleaf.services.worker_daemon.execution_log import LIFE_MESSAGES, dropped, is_last
+from looseleaf.services.worker_daemon.relay_clients import RelayClients
 from looseleaf.services.worker_daemon.state_requests import StateOwner
-from looseleaf.services.worker_daemon.wire import left_body, recipe_body, saved_body
+from looseleaf.services.worker_daemon.wire import cell_text, recipe_body, saved_body
 from looseleaf.v1 import frontend_pb2, recipe_pb2, types_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
 
@@ -25,54 +27,13 @@ log = structlog.get_logger()
 
 Body = dict[str, Any]
 
-REQUESTS_WAITING_MAX = 64
 # A host's daemon that was started anew serves after its first imports.
 REJOIN_S = 60.0
 REJOIN_DELAY_S = 0.5
-# A stop that went out longer ago has got through, and what it stopped may be over.
-INTERRUPT_AGAIN_S = 10.0
 # How long a kernel's end waits until the cell's host has heard of it.
 LEAVE_S = 2.0
 # What a host says that was started anew while it ran the cell.
 FORGOTTEN_REASONS = frozenset({"LEASE_UNKNOWN", "LEASE_USED"})
-
-
-class RelayClients(Protocol):
-    """What a kernel's connection reaches beyond this host."""
-
-    store: StoreClient
-
-    async def record_runs(self, session_id: SessionId, runs: list[Any]) -> int:
-        """Hands the kernel's log on; returns the sequence that the frontend expects next."""
-        ...
-
-    async def prepare(self, session_id: SessionId, body: Body) -> Body:
-        """Has a cell prepared; the body of the reply."""
-        ...
-
-    def submit(
-        self, request: frontend_pb2.SubmitCellRequest
-    ) -> AsyncGenerator[frontend_pb2.SubmitCellResponse, None]:
-        """Queue news and at last the lease."""
-        ...
-
-    def execute(
-        self, address: str, requests: AsyncIterator[pb.ExecuteRequest]
-    ) -> AsyncGenerator[pb.ExecuteResponse, None]:
-        """The running cell on the host at `address`."""
-        ...
-
-    async def address(self, host_id: str) -> str:
-        """Where the host's daemon listens; empty if it is not there."""
-        ...
-
-    async def evict_workers(self, session_id: SessionId) -> tuple[int, list[str]]:
-        """Ends the session's idle workers on all hosts: how many, and the hosts that did not answer."""
-        ...
-
-    async def release_unsaved(self, session_id: SessionId, host_id: str, worker_id: str, names: list[str]) -> None:
-        """The session needs these unsaved variables of a worker on any host no more."""
-        ...
 
 
 class RunRelay:
@@ -88,17 +49,13 @@ class RunRelay:
         self._execution_id = fields.text(body, "execution_id")
         self._began_s = time.monotonic()
         self._waiting: asyncio.Task[types_pb2.Lease] | None = None
-        self._requests: asyncio.Queue[pb.ExecuteRequest] = asyncio.Queue(REQUESTS_WAITING_MAX)
+        self._requests = CallerRequests()
         # Position of the last message that was handed to the kernel, and the worker's number of its last own.
         self._heard = self._heard_event = 0
         # Of the running host's daemon, as its positions tell.
         self._life = 0
         # The cell was begun before this daemon's life: it is never started from here.
         self._follow_only = False
-        # What a host that is lost may not have passed on: the last answer, an interrupt that nothing has followed.
-        self._last_answer: pb.ExecuteRequest | None = None
-        self._last_interrupt: pb.ExecuteRequest | None = None
-        self._interrupted_s = 0.0
         self._recipe = recipe_pb2.ExecutionRecipe()
         self._saved: asyncio.Future[Body] = asyncio.get_running_loop().create_future()
         # Follows the cell, after its save what it left running too.
@@ -221,7 +178,8 @@ class RunRelay:
             lease.host.address = await self._clients.address(lease.host.host_id) or lease.host.address
 
     async def _follow(self, lease: types_pb2.Lease) -> None:
-        async with aclosing(self._clients.execute(lease.host.address, self._outgoing(lease))) as responses:
+        requests = self._requests.stream(self._start(lease))
+        async with aclosing(self._clients.execute(lease.host.address, requests)) as responses:
             async for response in responses:
                 if response.position <= self._heard:
                     continue
@@ -243,71 +201,32 @@ class RunRelay:
         if number:
             lost = number - self._heard_event - 1 if life != self._life else 0
             self._heard_event, self._life = number, life
-            self._last_interrupt = None
+            self._requests.worker_told()
             if lost > 0:
                 await self._deliver(dropped(lost, response.position))
 
-    async def _outgoing(self, lease: types_pb2.Lease) -> AsyncIterator[pb.ExecuteRequest]:
-        context = self._body.get("context") or {}
-        yield pb.ExecuteRequest(
-            start=pb.ExecuteStart(
-                execution_id=self._execution_id,
-                lease_id=lease.lease_id,
-                session_id=self._owner.session_id,
-                epoch=Epoch(lease.epoch),
-                version=fields.integer(self._body, "version", 0),
-                recipe=self._recipe,
-                source=fields.text(self._body, "source", ""),
-                execution_count=fields.integer(self._body, "execution_count", 0),
-                allow_stdin=fields.boolean(self._body, "allow_stdin", False),
-                cell_id=fields.text(self._body, "cell_id", ""),
-                elapsed_ms=(time.monotonic() - self._began_s) * 1000 + fields.number(self._body, "elapsed_ms", 0.0),
-                context=msgpack.packb(context),
-                needed_names=fields.texts(self._body, "needed_names", []),
-                follow_only=self._follow_only,
-            )
+    def _start(self, lease: types_pb2.Lease) -> pb.ExecuteStart:
+        body = self._body
+        return pb.ExecuteStart(
+            execution_id=self._execution_id,
+            lease_id=lease.lease_id,
+            session_id=self._owner.session_id,
+            epoch=Epoch(lease.epoch),
+            version=fields.integer(body, "version", 0),
+            recipe=self._recipe,
+            source=fields.text(body, "source", ""),
+            execution_count=fields.integer(body, "execution_count", 0),
+            allow_stdin=fields.boolean(body, "allow_stdin", False),
+            cell_id=fields.text(body, "cell_id", ""),
+            elapsed_ms=(time.monotonic() - self._began_s) * 1000 + fields.number(body, "elapsed_ms", 0.0),
+            context=msgpack.packb(body.get("context") or {}),
+            needed_names=fields.texts(body, "needed_names", []),
+            follow_only=self._follow_only,
         )
-        # Of the last connection nobody knows whether these got through; the worker knows an answer by its question.
-        for told in (self._last_answer, self._interrupt_in_doubt()):
-            if told is not None:
-                yield told
-        while True:
-            request = await self._requests.get()
-            if request.HasField("input_reply"):
-                self._last_answer = request
-            elif request.HasField("interrupt"):
-                self._last_interrupt, self._interrupted_s = request, time.monotonic()
-            yield request
-
-    def _interrupt_in_doubt(self) -> pb.ExecuteRequest | None:
-        return self._last_interrupt if time.monotonic() - self._interrupted_s < INTERRUPT_AGAIN_S else None
 
     async def _deliver(self, response: pb.ExecuteResponse) -> None:
-        which = response.WhichOneof("message")
-        number = {"n": response.worker_event} if response.worker_event else {}
-        if which == "output":
-            await self._event("output", {"message": msgpack.unpackb(response.output), **number})
-        elif which == "stage":
-            stage = response.stage
-            await self._event(
-                "stage",
-                {
-                    "stage": stage.stage, "worker_id": stage.worker_id, "pid": stage.pid,
-                    "elapsed_ms": stage.elapsed_ms, **number,
-                },
-            )  # fmt: skip
-        elif which == "input_request":
-            asked = response.input_request
-            body = {"prompt": asked.prompt, "password": asked.password, "question": asked.question, **number}
-            await self._event("input_request", body)
-        elif which == "comm_done":
-            done = response.comm_done
-            await self._event("comm_done", {"origin": done.origin, "late": done.late, **number})
-        elif which == "left":
-            await self._event("left", left_body(response.left))
-        elif which == "ended":
-            ended = {"reply": msgpack.unpackb(response.ended.reply), "run_s": response.ended.run_s}
-            await self._event("ended", {**ended, **number})
+        if (event := event_of(response)) is not None:
+            await self._event(*event)
 
     async def _event(self, kind: str, body: Body) -> None:
         await self._send_event({"execution_id": self._execution_id, "kind": kind, **body})
@@ -336,7 +255,7 @@ class RunRelay:
             return
         if self._saved.done() and not following.done():
             with suppress(asyncio.QueueFull):
-                self._requests.put_nowait(pb.ExecuteRequest(release_left=pb.ReleaseLeft()))
+                self._requests.put_now(pb.ExecuteRequest(release_left=pb.ReleaseLeft()))
             await asyncio.wait({following}, timeout=LEAVE_S)
         following.cancel()
 
@@ -345,7 +264,7 @@ class RunRelay:
         if self._waiting is not None and self._waiting.cancel():
             return
         try:
-            self._requests.put_nowait(pb.ExecuteRequest(interrupt=pb.InterruptCell(kill=kill)))
+            self._requests.put_now(pb.ExecuteRequest(interrupt=pb.InterruptCell(kill=kill)))
         except asyncio.QueueFull:
             raise CapacityExceeded(
                 "INTERRUPT_PENDING", "earlier interrupts of this cell were not delivered yet; wait for them"
@@ -362,20 +281,4 @@ def _host_lost(lease: types_pb2.Lease) -> Unavailable:
         f"the host {lease.host.host_id} that ran this cell cannot be reached any more; whether it finished is not "
         "known here, the variables are those of the last saved version",
         host=lease.host.host_id,
-    )
-
-
-def cell_text(session_id: SessionId, body: Body) -> frontend_pb2.CellText:
-    """The message's cell. Raises InvalidArgument `FIELD_MALFORMED`."""
-    local_modules = fields.mapping(body, "local_modules", {})
-    if not all(isinstance(path, str) for path in local_modules.values()):
-        raise InvalidArgument("FIELD_MALFORMED", "a cell's local_modules must hold texts")
-    return frontend_pb2.CellText(
-        session_id=session_id,
-        cell_id=fields.text(body, "cell_id", ""),
-        source=fields.text(body, "source"),
-        log_length=fields.integer(body, "log_length", 0),
-        device_override=fields.text(body, "device_override", ""),
-        environment_id=fields.text(body, "environment_id", ""),
-        local_modules=local_modules,
     )

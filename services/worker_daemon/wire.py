@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from looseleaf.errors import InvalidArgument
+from looseleaf.ids import SessionId
+from looseleaf.protocol import fields
 from looseleaf.recipe import Recipe
 from looseleaf.rpc.recipes import recipe_from_proto
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.core.worker_life import WorkerFacts
-from looseleaf.v1 import recipe_pb2, scheduler_pb2, types_pb2
+from looseleaf.v1 import frontend_pb2, recipe_pb2, scheduler_pb2, types_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
 
 Body = dict[str, Any]
@@ -109,4 +112,20 @@ def lease_message(lease: HeldLease, host: types_pb2.HostAddress) -> types_pb2.Le
         path=types_pb2.StartPath.Name(lease.path),
         ttl_ms=int(lease.ttl_s * 1000),
         worker_required=lease.worker_required,
+    )
+
+
+def cell_text(session_id: SessionId, body: Body) -> frontend_pb2.CellText:
+    """The message's cell. Raises InvalidArgument `FIELD_MALFORMED`."""
+    local_modules = fields.mapping(body, "local_modules", {})
+    if not all(isinstance(path, str) for path in local_modules.values()):
+        raise InvalidArgument("FIELD_MALFORMED", "a cell's local_modules must hold texts")
+    return frontend_pb2.CellText(
+        session_id=session_id,
+        cell_id=fields.text(body, "cell_id", ""),
+        source=fields.text(body, "source"),
+        log_length=fields.integer(body, "log_length", 0),
+        device_override=fields.text(body, "device_override", ""),
+        environment_id=fields.text(body, "environment_id", ""),
+        local_modules=local_modules,
     )

@@ -18,7 +18,7 @@ from looseleaf.errors import InvalidArgument, LooseLeafError, NotFound, Precondi
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.aio_rpc import AsyncLink
 from looseleaf.protocol.region_rows import pack_regions
-from looseleaf.services.worker_daemon import kernel_endpoint, unix_listener
+from looseleaf.services.worker_daemon import kernel_connection, unix_listener
 from looseleaf.services.worker_daemon.kernel_endpoint import KernelEndpoint
 from looseleaf.v1 import checkpoint_pb2 as cp
 
@@ -325,7 +325,7 @@ async def test_kept_worker_is_freed_when_its_kernels_process_has_ended(
     endpoint: KernelEndpoint, clients: FakeClients, monkeypatch: pytest.MonkeyPatch, kept_s: float, wished_s: float,
     joined: bool, evicted: list[str],
 ) -> None:
-    monkeypatch.setattr(kernel_endpoint, "RunRelay", SavedRelay)
+    monkeypatch.setattr(kernel_connection, "RunRelay", SavedRelay)
     body = {"t": "submit", "execution_id": "x-1", "kept_s": kept_s, "context": {"keep_s": wished_s}}
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", KERNEL, endpoint.path, repr(body), stdin=subprocess.PIPE, stdout=subprocess.PIPE

@@ -18,7 +18,7 @@ from looseleaf.errors import (
     Unavailable,
 )
 from looseleaf.ids import Epoch
-from looseleaf.services.worker_daemon import run_relay
+from looseleaf.services.worker_daemon import caller_requests, run_relay
 from looseleaf.services.worker_daemon.execution_log import LIFE_MESSAGES
 from looseleaf.services.worker_daemon.run_relay import RunRelay
 from looseleaf.services.worker_daemon.state_requests import StateOwner
@@ -250,7 +250,7 @@ async def test_answer_and_stop_that_a_lost_host_may_have_had_are_told_again(clie
 async def test_stop_that_went_out_long_ago_is_not_told_again(
     clients: FakeClients, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_relay, "INTERRUPT_AGAIN_S", 0.0)
+    monkeypatch.setattr(caller_requests, "INTERRUPT_AGAIN_S", 0.0)
     may_go = asyncio.Event()
     clients.connections = [[told(1, 1, 0), may_go, down("host")], [told(1, 1), told(2, 2), saved(9 << 40)]]
     kernel = Kernel(clients)
@@ -384,7 +384,7 @@ async def test_kernel_that_goes_does_not_wait_for_a_host_that_is_silent(
 
 async def test_interrupts_that_nobody_takes_are_bounded(clients: FakeClients) -> None:
     relay = Kernel(clients).relay
-    for _ in range(run_relay.REQUESTS_WAITING_MAX):
+    for _ in range(caller_requests.REQUESTS_WAITING_MAX):
         await relay.interrupt(kill=False)
     with pytest.raises(CapacityExceeded, match="INTERRUPT_PENDING"):
         await relay.interrupt(kill=False)
