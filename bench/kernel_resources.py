@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,9 +26,9 @@ class Resources:
     shared_bytes: int
 
 
-def resources(nvcc: str) -> dict[tuple[str, str], Resources]:
+def resources(nvcc: str, architectures: Sequence[str] = ARCHITECTURES) -> dict[tuple[str, str], Resources]:
     """By kernel and architecture. Raises subprocess.CalledProcessError if it does not compile."""
-    targets = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in ARCHITECTURES]
+    targets = [f"-gencode=arch=compute_{arch},code=sm_{arch}" for arch in architectures]
     with tempfile.TemporaryDirectory() as folder:
         command = [
             nvcc, "-c", str(KERNELS), "-o", f"{folder}/kernels.o", "-std=c++17", "-O3", "-Xptxas", "-v", "--threads=2",
@@ -57,12 +58,13 @@ def _number(pattern: str, text: str, default: int | None = None) -> int:
 
 def table(found: dict[tuple[str, str], Resources]) -> list[str]:
     """Lines of Markdown: registers by kernel and architecture, and what is the same on all of them."""
+    architectures = sorted({arch for _, arch in found})
     lines = [
-        "| kernel | " + " | ".join(f"sm_{arch}" for arch in ARCHITECTURES) + " | shared memory | stack | spills |",
-        "| --- " * (len(ARCHITECTURES) + 4) + "|",
+        "| kernel | " + " | ".join(f"sm_{arch}" for arch in architectures) + " | shared memory | stack | spills |",
+        "| --- " * (len(architectures) + 4) + "|",
     ]
     for name in dict.fromkeys(name for name, _ in found):
-        one = [found[name, arch] for arch in ARCHITECTURES]
+        one = [found[name, arch] for arch in architectures]
         worst = [max(getattr(part, what) for part in one) for what in ("shared_bytes", "stack_bytes", "spill_bytes")]
         lines.append(f"| `{name}` | " + " | ".join(str(part.registers) for part in one) + " | "
                      + " | ".join(f"{size} B" for size in worst) + " |")  # fmt: skip

@@ -136,7 +136,7 @@ def differences(mine: Any, other: Any, where: str = "") -> list[str]:
 @pytest.mark.parametrize(
     ("ours", "stock"),
     [
-        (by_nbclient("looseleaf"), by_nbclient("stock")),
+        pytest.param(by_nbclient("looseleaf"), by_nbclient("stock"), marks=pytest.mark.soak),
         (by_looseleaf_run, by_nbclient("stock")),
         (by_papermill("looseleaf", "python3"), by_papermill(None, "stock")),
     ],
@@ -159,7 +159,8 @@ def test_written_notebook_is_that_of_a_stock_kernel(
 @pytest.mark.parametrize(
     "command",
     [
-        ["jupyter-execute", "--kernel_name=looseleaf", "--output=out", "in.ipynb"],
+        pytest.param(
+            ["jupyter-execute", "--kernel_name=looseleaf", "--output=out", "in.ipynb"], marks=pytest.mark.soak),
         ["jupyter-nbconvert", "--to=notebook", "--execute", "--ExecutePreprocessor.kernel_name=looseleaf",
          "--output=out.ipynb", "in.ipynb"],
     ],

@@ -140,7 +140,7 @@ def test_store_comes_back_from_a_backup_and_hosts_find_it_again(rig: ComposeRig)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_host_without_gpus_of_a_pool_with_real_ones_needs_no_driver() -> None:
     names = ["checkpoint-store", "scheduler", "frontend", "worker-daemon-2"]
     with ComposeRig(names, files=(BASE_FILE, GPU_FILE)) as rig:

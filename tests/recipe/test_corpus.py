@@ -27,7 +27,7 @@ def code_cells(path: Path) -> Iterator[tuple[str, str]]:
             yield cell.get("id", ""), source if isinstance(source, str) else "".join(source)
 
 
-@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=[pytest.mark.slow, pytest.mark.soak])])
 def test_corpus_every_cell_has_a_recipe_in_time(every: int, record_property: pytest.RecordProperty) -> None:
     seconds, partial, gpu = [], 0, 0
     notebooks = sorted(CORPUS.glob("*.ipynb"))[::every]

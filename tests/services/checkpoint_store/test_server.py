@@ -111,7 +111,7 @@ async def acquire_times(semaphore: asyncio.Semaphore, times: int) -> None:
         await semaphore.acquire()
 
 
-@pytest.mark.parametrize("kills_wanted", [12, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills_wanted", [12, pytest.param(100, marks=[pytest.mark.slow, pytest.mark.soak])])
 async def test_killed_server_loses_no_acknowledged_version(make_server: MakeServer, kills_wanted: int) -> None:
     rng = random.Random(7)
     server = make_server(versions_kept_max=VERSIONS_KEPT, version_use_s=0, garbage_interval_s=0.02, orphan_grace_s=5)
