@@ -6,8 +6,6 @@ carried out at once.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, WorkerId
 from looseleaf.services.scheduler.core.facts import (
     ExecutionRecord,
@@ -19,65 +17,66 @@ from looseleaf.services.scheduler.core.facts import (
     WorkerStage,
 )
 from looseleaf.services.scheduler.core.shapes import HostShape
+from looseleaf.services.scheduler.core.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Journal:
     """Replaces the record of one execution."""
 
     record: ExecutionRecord
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class JournalHost:
     """Replaces the record of one host."""
 
     record: HostRecord
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class JournalSession:
     """Replaces the record of one session."""
 
     record: SessionRecord
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class JournalTotals:
     """Replaces the sums."""
 
     totals: Totals
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ForgetExecution:
     """Drops the record of an execution that ended long ago."""
 
     execution_id: ExecutionId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ForgetHost:
     """Drops the record of a host that died long ago."""
 
     host_id: HostId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ForgetSession:
     """Drops the record of a session that was not used for long."""
 
     session_id: SessionId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GrantLease:
     """Tell the daemon of the lease; answered by LeaseGranted or GrantFailed."""
 
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RevokeLease:
     """Take the lease back; answered by LeaseRevoked or RevokeUnanswered."""
 
@@ -86,7 +85,7 @@ class RevokeLease:
     lease_id: LeaseId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EvictWorker:
     """End a worker that holds wanted room; answered by EvictionEnded with the same ids."""
 
@@ -99,7 +98,7 @@ class EvictWorker:
     epoch: Epoch
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PrepareWorker:
     """Make a worker ready up to `stage`; answered by WorkerPrepared or PreparationFailed with `request_id`.
 
@@ -120,7 +119,7 @@ class PrepareWorker:
     leave_device: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NotifyQueue:
     """The run waits at `position`, from 1, for `reason`, one sentence for people, about `estimated_s` more.
 
@@ -133,7 +132,7 @@ class NotifyQueue:
     estimated_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class NotifyLease:
     """The run may start; the last answer to its request."""
 
@@ -141,7 +140,7 @@ class NotifyLease:
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Refuse:
     """An error of `looseleaf.errors` as values: the last answer to its request."""
 
@@ -152,7 +151,7 @@ class Refuse:
     fields: tuple[tuple[str, str | int], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AnswerHeartbeat:
     """Which of a host's leases live on, and which it must start nothing under."""
 
@@ -163,14 +162,14 @@ class AnswerHeartbeat:
     retiring: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AnswerReport:
     """The report is journaled."""
 
     request_id: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class AnswerPreparation:
     """A worker is ready, or `skipped_reason` says for people why not."""
 
@@ -181,7 +180,7 @@ class AnswerPreparation:
     skipped_reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MarkHostDead:
     """A host's leases ended: its heartbeats stopped, or its daemon was restarted."""
 
@@ -189,7 +188,7 @@ class MarkHostDead:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PowerOn:
     """So many more hosts of a kind are wanted; one is there with its first heartbeat.
 
@@ -201,21 +200,21 @@ class PowerOn:
     shape: HostShape
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DrainHost:
     """The host is to go: it gets no new work, and StopHost follows when nothing runs there."""
 
     host_id: HostId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class UndrainHost:
     """The host that was to go stays."""
 
     host_id: HostId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StopHost:
     """Nothing runs on the host and nothing there is lost that no version has, or nothing is heard of it: end it.
 
@@ -225,7 +224,7 @@ class StopHost:
     host_id: HostId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class MarkReady:
     """Every host that the journal knew has reported, or the wait for them is over; placing begins."""
 

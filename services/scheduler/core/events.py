@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, WorkerId
 from looseleaf.services.scheduler.core.facts import (
     ExecutionRecord,
@@ -19,9 +17,10 @@ from looseleaf.services.scheduler.core.facts import (
     WorkerStage,
 )
 from looseleaf.services.scheduler.core.shapes import HostShape
+from looseleaf.services.scheduler.core.values import value
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class JournalRestored:
     """First event of a life: what the journal holds. Nothing is placed until the known hosts reported."""
 
@@ -31,7 +30,7 @@ class JournalRestored:
     totals: Totals = Totals()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HeartbeatReceived:
     """A host says what it has; answered by AnswerHeartbeat."""
 
@@ -39,7 +38,7 @@ class HeartbeatReceived:
     report: HostReport
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RunRequested:
     """Run was pressed; answered by NotifyQueue any number of times, then NotifyLease or Refuse."""
 
@@ -53,7 +52,7 @@ class RunRequested:
     tenant: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RunCancelled:
     """The caller of a RunRequested went away before its answer."""
 
@@ -61,7 +60,7 @@ class RunCancelled:
     execution_id: ExecutionId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PreparationRequested:
     """A worker is wanted before Run; answered by AnswerPreparation or Refuse.
 
@@ -79,7 +78,7 @@ class PreparationRequested:
     tenant: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ExecutionReported:
     """A daemon tells a run's progress; answered by AnswerReport or Refuse. `worker`: as it stands now, if told."""
 
@@ -93,14 +92,14 @@ class ExecutionReported:
     worker: WorkerReport | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeaseGranted:
     """The daemon knows the lease."""
 
     lease_id: LeaseId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class GrantFailed:
     """The daemon refused the lease (`answered`), or nobody knows whether it has it."""
 
@@ -110,7 +109,7 @@ class GrantFailed:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class LeaseRevoked:
     """The daemon's answer to RevokeLease; `in_use`: a cell runs under it and ends with it."""
 
@@ -118,14 +117,14 @@ class LeaseRevoked:
     in_use: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RevokeUnanswered:
     """The daemon did not answer RevokeLease."""
 
     lease_id: LeaseId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EvictionEnded:
     """The daemon's answer to EvictWorker; `evicted` False: the worker stays, or nobody answered."""
 
@@ -135,7 +134,7 @@ class EvictionEnded:
     evicted: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WorkerPrepared:
     """The worker is ready up to `stage`; `gpu_indices`: where its context is, or its data from device_ready on."""
 
@@ -148,7 +147,7 @@ class WorkerPrepared:
     gpu_indices: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PreparationFailed:
     """The daemon could not prepare the worker."""
 
@@ -157,7 +156,7 @@ class PreparationFailed:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class PowerOnFailed:
     """The provider could not start so many of the hosts that PowerOn asked for; `shape`: of that kind."""
 
@@ -166,7 +165,7 @@ class PowerOnFailed:
     shape: HostShape | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HostsStarting:
     """The provider has begun to start these hosts, of this kind if it is known."""
 
@@ -174,14 +173,14 @@ class HostsStarting:
     shape: HostShape | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HostEnded:
     """The provider has begun to end the host."""
 
     host_id: HostId
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class StopHostFailed:
     """The provider could not end the host, which is still paid for."""
 
@@ -189,7 +188,7 @@ class StopHostFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HostsProvided:
     """The hosts that the provider can end; before the first of these events: all.
 
@@ -202,7 +201,7 @@ class HostsProvided:
     shapes: tuple[HostShape, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Tick:
     """Time passed; `overslept_s` of it the scheduler's process stood still and could hear nobody."""
 

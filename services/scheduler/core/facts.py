@@ -5,11 +5,11 @@ The enums carry the numbers of `looseleaf.v1`; a test holds the two together.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 
 from looseleaf.devices.description import GpuDescription
 from looseleaf.ids import Epoch, ExecutionId, HostId, LeaseId, SessionId, Version, WorkerId
+from looseleaf.services.scheduler.core.values import value
 
 
 class StartPath(IntEnum):
@@ -71,7 +71,7 @@ class WorkerStage(IntEnum):
         return self == 8 or 3 <= self <= 4
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class RecipeFacts:
     """What placement needs of an execution recipe (§3.1).
 
@@ -111,7 +111,7 @@ class RecipeFacts:
         return self.exact and self.names >= needed.names and self.imports >= needed.imports
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Lease:
     """A time-bound right of one session to GPUs of one host, for one execution."""
 
@@ -130,7 +130,7 @@ class Lease:
     worker_required: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Need:
     """Variables that no version has and a cell needs, and the worker in which they live; empty: none."""
 
@@ -138,7 +138,7 @@ class Need:
     names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Hold:
     """Variables that no version has and that live in one worker, in one epoch of its session (design §3).
 
@@ -150,7 +150,7 @@ class Hold:
     epoch: Epoch
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class EndedHolder:
     """A worker that ended with such variables. `why` completes the sentence "That process ..."."""
 
@@ -159,7 +159,7 @@ class EndedHolder:
     ended_s_ago: float
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WorkerReport:
     """One worker as its daemon sees it."""
 
@@ -177,7 +177,7 @@ class WorkerReport:
     context_gpus: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HostReport:
     """A full snapshot of a host: whatever it does not list is gone."""
 
@@ -200,7 +200,7 @@ class HostReport:
     gpu_used_bytes: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Figures:
     """Honest figures of one run (design §6), as the daemon measured them."""
 
@@ -216,7 +216,7 @@ class Figures:
     gpu_resident_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class ExecutionRecord:
     """What the journal holds of one execution.
 
@@ -238,7 +238,7 @@ class ExecutionRecord:
     held_gpu_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class HostRecord:
     """What the journal holds of one host: enough to know whom a restarted scheduler must hear."""
 
@@ -248,7 +248,7 @@ class HostRecord:
     alive: bool
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class SessionRecord:
     """What the journal holds of one session: a restarted scheduler must not listen to its older owners.
 
@@ -260,7 +260,7 @@ class SessionRecord:
     tenant: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Totals:
     """Sums since the scheduler's first start."""
 

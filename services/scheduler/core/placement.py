@@ -7,7 +7,6 @@ of k GPUs lies on one host.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 
 from looseleaf.ids import HostId, WorkerId
 from looseleaf.services.scheduler.core.facts import StartPath
@@ -16,6 +15,7 @@ from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.room_index import RoomIndex
 from looseleaf.services.scheduler.core.rooms import HostRoom, take_gpus, victims_cost
+from looseleaf.services.scheduler.core.values import value
 
 Rank = tuple[bool, bool, int, int, int, float, int]
 # A worker that was prepared for something else still has its imports: COLD by the book, better than a new one.
@@ -23,7 +23,7 @@ _GRADES = {StartPath.PREPARED: 0, StartPath.WARM: 1, StartPath.COLD: 2}
 _GRADE_ARRIVING, _GRADE_NEW = 3, 4
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Placement:
     """Where a run goes, on which worker (empty: a new one), and whom it displaces."""
 
