@@ -11,12 +11,17 @@ import pytest
 from golden_compare import compare
 from golden_report import Result
 from golden_run import NotebookRun
-from golden_total import EXAMPLES, NOTEBOOKS
+from golden_total import EXAMPLES, NOTEBOOKS, PROGRAMS, left_to_soak
 from percent import read_percent
 from tricky_cells import BASICS, LIBRARIES, Cell
 
 # How many of the cells are to be labelled gpu.
 EXAMPLES_GPU_CELLS = {"digits_cnn": 4, "exploratory": 3, "finetune_frozen": 4, "inference_pipeline": 3}
+
+OWN = [
+    pytest.param(path, id=path.stem, marks=[pytest.mark.soak] if path.stem in left_to_soak(PROGRAMS) else [])
+    for path in NOTEBOOKS
+]
 
 RunBoth = Callable[..., dict[str, NotebookRun]]
 Take = Callable[[Result], None]
@@ -48,7 +53,7 @@ def test_golden_example_shows_what_an_ordinary_kernel_shows(path: Path, run_both
     check_gpu_cells(sides["here"], EXAMPLES_GPU_CELLS[path.stem])
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", OWN)
 def test_golden_notebook_shows_what_an_ordinary_kernel_shows(path: Path, run_both: RunBoth, report: Take) -> None:
     source = read_percent(path)
     sides = run_both(source.notebook, plain=source.gpu_cells == 0)

@@ -12,11 +12,15 @@ from corpus import Entry, Substitution, corpus_folder, read_entries, survey, wha
 from corpus_stand_ins import put
 from golden_report import Result
 from golden_run import OFFLINE_ENV, NotebookRun
+from golden_total import left_to_soak
 from test_golden import check
 
 FOLDER = corpus_folder()
 ENTRIES = read_entries()
-
+IN_SOAK = left_to_soak(entry.name for entry in ENTRIES)
+COMPARED = [
+    pytest.param(entry, id=entry.name, marks=[pytest.mark.soak] if entry.name in IN_SOAK else []) for entry in ENTRIES
+]
 
 HERE_ONLY = pytest.mark.skipif(FOLDER is None, reason="the corpus is not here: LOOSELEAF_CORPUS names its folder")
 
@@ -54,7 +58,7 @@ def test_corpus_substitution_without_its_text_is_refused(tmp_path: Path, wrong: 
 @pytest.mark.slow
 @pytest.mark.cluster
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+@pytest.mark.parametrize("entry", COMPARED)
 def test_golden_corpus_notebook_shows_what_an_ordinary_kernel_shows(
     entry: Entry, run_both: Callable[..., dict[str, NotebookRun]], report: Callable[[Result], None]
 ) -> None:
