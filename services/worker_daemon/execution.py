@@ -22,6 +22,7 @@ from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.core.worker_life import Stage
 from looseleaf.services.worker_daemon.execution_figures import CellTimes, misses
 from looseleaf.services.worker_daemon.execution_log import ExecutionRecord
+from looseleaf.services.worker_daemon.gpu_room import make_way
 from looseleaf.services.worker_daemon.left_hold import LeftHold, left_items
 from looseleaf.services.worker_daemon.opening import RENEWED_REASONS
 from looseleaf.services.worker_daemon.pool import WorkerPool
@@ -149,7 +150,7 @@ class CellExecution:
             # A process that has opened a GPU cannot change to another one.
             wanted = None
         if required and wanted is None:
-            how = self._pool.how_holder_ended(lease.worker_id)
+            how = self._pool.ended_holders.how_ended(lease.worker_id)
             raise holder_gone(self.start.needed_names, f"the process that kept it {how}")
         try:
             return await self._run_on(wanted, saved)
@@ -165,7 +166,7 @@ class CellExecution:
 
     async def _run_on(self, wanted: WorkerProcess | None, saved: pb.CellSaved) -> None:
         lease = self.lease
-        await self._pool.make_way(lease, but=wanted)
+        await make_way(self._pool, lease, but=wanted)
         wanted_id = wanted.facts.worker_id if wanted is not None else None
         # That it may be used was decided before others made way for it.
         async with self._pool.reserved(

@@ -80,7 +80,7 @@ class Host:
             staged_sessions=self.staged_sessions(),
             ended_holders=[
                 scheduler_pb2.EndedHolder(worker_id=ended.worker_id, why=ended.why, ended_s_ago=now_s - ended.ended_s)
-                for ended in self.pool.ended_holders(now_s)
+                for ended in self.pool.ended_holders.told(now_s)
             ],
         )
 

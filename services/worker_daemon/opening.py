@@ -1,7 +1,7 @@
 """What a preparation does beyond host_ready: a device is opened before Run, and data are laid on it (design §5, §6).
 
 Nobody waits for it, and it keeps nobody waiting: a lease of its GPUs ends the worker whose data lie there or are on
-their way, whatever it is doing (`WorkerPool.make_way`); a context alone stays beside the cells of others.
+their way, whatever it is doing (`gpu_room.make_way`); a context alone stays beside the cells of others.
 """
 
 from __future__ import annotations

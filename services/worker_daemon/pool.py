@@ -4,48 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import asynccontextmanager
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import structlog
 
-from looseleaf.errors import (
-    CapacityExceeded,
-    Conflict,
-    LooseLeafError,
-    NotFound,
-    PreconditionFailed,
-    Timeout,
-    Unavailable,
-)
-from looseleaf.ids import Epoch, SessionId, Version, WorkerId, new_worker_id
+from looseleaf.errors import CapacityExceeded, LooseLeafError, Timeout, Unavailable
+from looseleaf.ids import Epoch, SessionId, Version, WorkerId
 from looseleaf.protocol import fields
 from looseleaf.services.worker_daemon.core import worker_ends
-from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.core.worker_ends import WorkerEnd
 from looseleaf.services.worker_daemon.core.worker_life import KeepRules, Stage, WorkerFacts, WorkerRoster
+from looseleaf.services.worker_daemon.ended_holders import EndedHolders
 from looseleaf.services.worker_daemon.metrics import DaemonMetrics
-from looseleaf.services.worker_daemon.opening import Opening
-from looseleaf.services.worker_daemon.reaper import Reaper
-from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
-from looseleaf.services.worker_daemon.worker_process import Forker, WorkerLimits, WorkerProcess
+from looseleaf.services.worker_daemon.state_requests import StateOwner
+from looseleaf.services.worker_daemon.worker_forks import WorkerForks
+from looseleaf.services.worker_daemon.worker_process import WorkerProcess
 from looseleaf.services.worker_daemon.zygote import import_seconds
 from looseleaf.v1 import recipe_pb2
 
 log = structlog.get_logger()
 
 TICK_S = 1.0
-# How long a preparation that goes on to a device waits for who was told to make way there.
-CLEARED_WAIT_S = 5.0
-# How long a Run of the waiting worker may wait with it.
-CLEARED_STEP_S = 0.05
-# Ends of workers with unsaved variables that are told to the scheduler, and for how long.
-ENDED_HOLDERS_MAX = 64
-ENDED_HOLDERS_TOLD_S = 600.0
 
 
 @dataclass(frozen=True)
@@ -58,68 +41,6 @@ class Prepared:
     not_live: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class EndedHolder:
-    """A worker that ended with variables that no version has. `why` completes the sentence "That process ..."."""
-
-    worker_id: WorkerId
-    why: str
-    ended_s: float
-
-
-class ForkAttempts(Forker, Protocol):
-    """As ForkRequest: one fork at a time, and another one while `again` says so."""
-
-    def served(self) -> None:
-        """See ForkRequest.served."""
-        ...
-
-    def stillborn(self) -> None:
-        """See ForkRequest.stillborn."""
-        ...
-
-    @property
-    def again(self) -> bool:
-        """There is another way to try."""
-        ...
-
-
-class _Attempt:
-    """One fork of `attempts`. What fails before it is asked for would fail in the same way for ever."""
-
-    def __init__(self, attempts: ForkAttempts) -> None:
-        self._attempts = attempts
-        self.asked = False
-
-    async def fork(self, title: str, env: dict[str, str], fds: list[int]) -> int:
-        self.asked = True
-        return await self._attempts.fork(title, env, fds)
-
-
-class WorkerSource(Protocol):
-    """ZygoteGenerations, or a test's stand-in."""
-
-    def request(self, imports: Iterable[str]) -> AbstractAsyncContextManager[ForkAttempts]:
-        """See ZygoteGenerations.request."""
-        ...
-
-    async def environment_id(self) -> str:
-        """See ZygoteGenerations.environment_id."""
-        ...
-
-    def failed(self, pid: int, error: BaseException) -> None:
-        """See ZygoteGenerations.failed."""
-        ...
-
-    def spoiled(self, pid: int) -> None:
-        """See ZygoteGenerations.spoiled."""
-        ...
-
-    def imported(self, seconds: Mapping[str, float]) -> None:
-        """See ZygoteGenerations.imported."""
-        ...
-
-
 class WorkerPool:
     """Hands out workers; ends idle ones by the roster's rules.
 
@@ -127,15 +48,7 @@ class WorkerPool:
     """
 
     def __init__(
-        self,
-        source: WorkerSource,
-        reaper: Reaper,
-        rules: KeepRules,
-        limits: WorkerLimits,
-        new_requests: Callable[[StateOwner], StateRequests],
-        env: dict[str, str],
-        changed: Callable[[], None],
-        metrics: DaemonMetrics | None = None,
+        self, forks: WorkerForks, rules: KeepRules, changed: Callable[[], None], metrics: DaemonMetrics | None = None
     ) -> None:
         self.metrics = metrics or DaemonMetrics()
         self.roster = WorkerRoster(rules)
@@ -143,15 +56,12 @@ class WorkerPool:
         self._environment_id = ""
         self._processes: dict[WorkerId, WorkerProcess] = {}
         self._forks_under_way = 0
-        self._source = source
-        self._reaper = reaper
-        self._limits = limits
-        self._new_requests = new_requests
-        self._env = env
+        self._forks = forks
+        self._source = forks.source
         self._changed = changed
         self._ticker: asyncio.Task[None] | None = None
         self._background: set[asyncio.Task[Any]] = set()
-        self._ended_holders: deque[EndedHolder] = deque(maxlen=ENDED_HOLDERS_MAX)
+        self.ended_holders = EndedHolders()
 
     def start(self) -> None:
         """Begins to end workers that idle too long."""
@@ -162,7 +72,7 @@ class WorkerPool:
             await asyncio.sleep(TICK_S)
             for facts in self.roster.expired(time.monotonic()):
                 log.info("idle_worker_ended", worker=facts.worker_id, session=facts.session_id)
-                self._start(self.evict(facts.worker_id, self._idle_too_long))
+                self.evict_soon(facts.worker_id, self._idle_too_long)
 
     @property
     def _idle_too_long(self) -> WorkerEnd:
@@ -174,6 +84,10 @@ class WorkerPool:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
+    def find(self, worker_id: WorkerId | None) -> WorkerProcess | None:
+        """The worker, while it lives."""
+        return self._processes.get(worker_id) if worker_id else None
+
     async def look_at_environment(self) -> None:
         """What is installed now counts from here on: idle workers from before an install are ended.
 
@@ -182,7 +96,7 @@ class WorkerPool:
         self._environment_id = await self._source.environment_id()
         for facts in self.facts():
             if not facts.is_of(self._environment_id, "") and facts.evictable and not facts.unsaved:
-                self._start(self.evict(facts.worker_id, worker_ends.INSTALLED_SINCE))
+                self.evict_soon(facts.worker_id, worker_ends.INSTALLED_SINCE)
 
     def usable(
         self, worker_id: WorkerId | None, session_id: SessionId, epoch: Epoch, *, kernel_environment_id: str = "",
@@ -194,7 +108,7 @@ class WorkerPool:
         has imported may be another version than what is installed since, unless `even_outdated` accepts that; one that
         is held for variables which no version has goes on as a process does.
         """
-        worker = self._processes.get(worker_id) if worker_id else None
+        worker = self.find(worker_id)
         if worker is None or worker.ending or (worker.facts.session_id, worker.facts.epoch) != (session_id, epoch):
             return None
         even_outdated = even_outdated or worker.facts.held(time.monotonic())
@@ -240,9 +154,9 @@ class WorkerPool:
             self._changed()
             if worker.facts.stage is Stage.COMPLETED:
                 if worker.facts.spent:
-                    self._start(self.evict(worker.facts.worker_id, worker_ends.SPENT))
+                    self.evict_soon(worker.facts.worker_id, worker_ends.SPENT)
                 elif self.roster.rules.keep_s == 0:
-                    self._start(self.evict(worker.facts.worker_id, self._idle_too_long))
+                    self.evict_soon(worker.facts.worker_id, self._idle_too_long)
 
     async def _fork(self, session_id: SessionId, epoch: Epoch, imports: Iterable[str]) -> WorkerProcess:
         for old in self.roster.of_session(session_id):
@@ -253,7 +167,7 @@ class WorkerPool:
         try:
             await self._make_room()
             began_s = time.monotonic()
-            worker = await self._forked(StateOwner(session_id, epoch), imports)
+            worker = await self._forks.fork(StateOwner(session_id, epoch), imports)
         finally:
             self._forks_under_way -= 1
         self.metrics.forked(time.monotonic() - began_s)
@@ -268,23 +182,6 @@ class WorkerPool:
         self._processes[worker.facts.worker_id] = worker
         self._start(self._forget_when_lost(worker))
         self._changed()
-
-    async def _forked(self, owner: StateOwner, imports: Iterable[str]) -> WorkerProcess:
-        async with self._source.request(imports) as attempts:
-            while True:
-                attempt = _Attempt(attempts)
-                try:
-                    worker = await WorkerProcess.fork(
-                        new_worker_id(), attempt, self._env, self._new_requests(owner), self._reaper, self._limits
-                    )
-                except LooseLeafError as error:
-                    if error.reason == "WORKER_LOST":
-                        attempts.stillborn()
-                    if not (attempt.asked and attempts.again):
-                        raise
-                else:
-                    attempts.served()
-                    return worker
 
     async def _make_room(self) -> None:
         while len(self.roster.workers) + self._forks_under_way > self.roster.rules.workers_max:
@@ -303,20 +200,10 @@ class WorkerPool:
         self.metrics.worker_ended(how, facts.end)
         if facts.prepared_ahead:
             self.metrics.prefetched("wasted")
-        if facts.unsaved:
-            why = facts.end.sentence if facts.end is not None else how
-            self._ended_holders.append(EndedHolder(facts.worker_id, why, time.monotonic()))
+        self.ended_holders.note(facts, how, time.monotonic())
         self.roster.workers.pop(worker.facts.worker_id, None)
         self._processes.pop(worker.facts.worker_id, None)
         self._changed()
-
-    def ended_holders(self, now_s: float) -> list[EndedHolder]:
-        """Workers that ended lately with variables that no version has."""
-        return [ended for ended in self._ended_holders if now_s - ended.ended_s < ENDED_HOLDERS_TOLD_S]
-
-    def how_holder_ended(self, worker_id: WorkerId | None) -> str:
-        """Completes the sentence "The process that kept it ..."."""
-        return next((one.why for one in self._ended_holders if one.worker_id == worker_id), "has ended")
 
     def release_unsaved(self, worker_id: WorkerId, session_id: SessionId, names: Iterable[str]) -> None:
         """The session needs these unsaved variables of the worker no more."""
@@ -372,64 +259,6 @@ class WorkerPool:
         self.metrics.prepared(stage_ms, mapped_bytes)
         return Prepared(worker, stage_ms, mapped_bytes, not_live)
 
-    async def prepare_ahead(
-        self, worker_id: WorkerId | None, session_id: SessionId, epoch: Epoch,
-        recipe: recipe_pb2.ExecutionRecipe | None, opening: Opening | None = None,
-    ) -> Prepared:
-        """As `_prepare_ahead`; a worker that has imported files which changed since, or cannot go on, is replaced.
-
-        `recipe` None: what the worker was prepared for last. Raises NotFound `WORKER_UNKNOWN` if nobody knows that.
-        """
-        named = self._processes.get(worker_id) if worker_id else None
-        recipe = recipe or (named.prepared_for if named is not None else None)
-        if recipe is None:
-            if named is not None:
-                self._start(self.evict(named.facts.worker_id, worker_ends.LEFT_DEVICE))
-            raise NotFound("WORKER_UNKNOWN", "the worker to prepare again is gone, or nobody knows for what it was")
-        opening = opening or Opening()
-        try:
-            return await self._prepare_ahead(named, session_id, epoch, recipe, opening)
-        except LooseLeafError as error:
-            again = opening.after(error)
-            if again is None:
-                raise
-            log.info("preparation_again", session=session_id, reason=error.reason, stage=again.stage.name)
-        return await self._prepare_ahead(None, session_id, epoch, recipe, again)
-
-    async def _prepare_ahead(
-        self, named: WorkerProcess | None, session_id: SessionId, epoch: Epoch, recipe: recipe_pb2.ExecutionRecipe,
-        opening: Opening,
-    ) -> Prepared:
-        """Reserves and prepares a worker before Run; it stays idle afterwards.
-
-        Raises Conflict `WORKER_BUSY` if the named worker is in use, PreconditionFailed `STALE_EPOCH`, and as
-        `reserved` and `prepare`.
-        """
-        if named is not None and named.facts.users:
-            raise Conflict("WORKER_BUSY", "the worker to prepare is in use")
-        if named is not None and named.facts.session_id == session_id and named.facts.epoch > epoch:
-            raise PreconditionFailed("STALE_EPOCH", "a newer owner of this session has a worker here", epoch=epoch)
-        await self.look_at_environment()
-        if named is not None and not opening.serves(named.facts):
-            self._start(self.evict(named.facts.worker_id, worker_ends.LEFT_DEVICE))
-            named = None
-        began_s = time.monotonic()
-        worker_id, kernel_id = named.facts.worker_id if named is not None else None, recipe.environment_id
-        async with self.reserved(
-            worker_id, session_id, epoch, recipe.imports, kernel_environment_id=kernel_id
-        ) as worker:
-            fork_ms = (time.monotonic() - began_s) * 1000
-            prepared = await self.prepare(worker, recipe, Version(recipe.version), ahead=True)
-            worker.facts.prepare_ms = prepared.stage_ms["total"] = prepared.stage_ms["total"] + fork_ms
-            prepared.stage_ms.setdefault("fork", fork_ms)
-            if worker.facts.prepared_ahead:
-                # What was made ready for the edit before this one.
-                self.metrics.prefetched("wasted")
-            worker.facts.prepared_ahead, worker.prepared_for = True, recipe
-            prepared.stage_ms.update(await opening.reach(worker))
-            self.metrics.opened(prepared.stage_ms)
-        return prepared
-
     async def evict(self, worker_id: WorkerId, why: WorkerEnd, *, even_held: bool = False) -> bool:
         """Ends an idle worker; True when it is gone, False if it is in use, or held unless `even_held`, and stays."""
         worker = self._processes.get(worker_id)
@@ -443,6 +272,10 @@ class WorkerPool:
         # From here on nobody can reserve it.
         return await worker.end()
 
+    def evict_soon(self, worker_id: WorkerId, why: WorkerEnd) -> None:
+        """As `evict`, without waiting for it."""
+        self._start(self.evict(worker_id, why))
+
     async def evict_for_others(self, worker_id: WorkerId, session_epoch: Epoch) -> bool:
         """As `evict`, for another cell; in an epoch of its session before `session_epoch` the worker is not held."""
         worker = self._processes.get(worker_id)
@@ -454,45 +287,6 @@ class WorkerPool:
         """Ends the session's idle workers; how many went."""
         ids = [facts.worker_id for facts in self.roster.of_session(session_id)]
         return sum(await asyncio.gather(*(self.evict(each, worker_ends.ASKED, even_held=True) for each in ids)))
-
-    async def make_way(self, lease: HeldLease, but: WorkerProcess | None) -> None:
-        """Ends every worker but one that holds memory of the lease's GPUs; preparations that use one fail.
-
-        Raises Unavailable `GPU_OCCUPIED` if a cell runs there or a worker is held or does not end.
-        """
-        for facts in self.roster.on_gpus(lease.gpus, but=but.facts.worker_id if but is not None else None):
-            session_epoch = lease.epoch if facts.session_id == lease.session_id else Epoch(0)
-            held = facts.held(time.monotonic()) and facts.epoch >= session_epoch
-            worker = self._processes.get(facts.worker_id)
-            if worker is None:
-                continue
-            if facts.disposable and facts.users > 0 and not held:
-                facts.end = facts.end or worker_ends.MADE_WAY
-                gone = await worker.discard()
-            else:
-                gone = await self.evict_for_others(facts.worker_id, session_epoch)
-            if not gone:
-                raise Unavailable(
-                    "GPU_OCCUPIED",
-                    "the GPU's last worker did not make way; nothing was run, run the cell again",
-                    worker=facts.worker_id,
-                )
-
-    async def cleared(self, gpus: Collection[int], but: WorkerFacts) -> bool:
-        """Whether nobody but that worker holds memory of these GPUs; those that do are waited for a little.
-
-        Not once another wants the worker, such as a Run, which would wait with it. True holds until the caller's next
-        suspension only: of several that waited for the same holder, the first one begins.
-        """
-        leaving, until_s = self._losses_on(gpus, but), time.monotonic() + CLEARED_WAIT_S
-        while leaving and but.users <= 1 and (left_s := until_s - time.monotonic()) > 0:
-            _gone, leaving = await asyncio.wait(leaving, timeout=min(left_s, CLEARED_STEP_S))
-        return not self._losses_on(gpus, but)
-
-    def _losses_on(self, gpus: Collection[int], but: WorkerFacts) -> set[asyncio.Future[Any]]:
-        """The ends, still to come, of the other workers that hold memory of these GPUs or soon will."""
-        found = (self._processes[each.worker_id].lost for each in self.roster.on_gpus(gpus, but=but.worker_id))
-        return {lost for lost in found if not lost.done()}
 
     def facts(self) -> list[WorkerFacts]:
         """All live workers."""

@@ -57,6 +57,7 @@ from looseleaf.services.worker_daemon.scrubbed_env import scrubbed, with_gpus_sh
 from looseleaf.services.worker_daemon.servicer import WorkerDaemonServicer
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
 from looseleaf.services.worker_daemon.trusted_folders import refuse_writable_folders
+from looseleaf.services.worker_daemon.worker_forks import WorkerForks
 from looseleaf.services.worker_daemon.worker_process import WorkerLimits
 from looseleaf.services.worker_daemon.zygote import SINGLE_THREADED, Zygote, ZygoteSettings
 from looseleaf.subreaper import become_subreaper
@@ -196,16 +197,11 @@ class _Builder:
         metrics = DaemonMetrics(self.service.registry)
         metrics.follow(zygotes)
         self.service.on_stop(zygotes.stop)
-        pool = WorkerPool(
-            zygotes,
-            self.reaper,
-            KeepRules(config.keep_warm_s, config.workers_max),
-            self._worker_limits(),
-            self._worker_requests,
-            self._worker_env(),
-            self.heartbeat.nudge,
-            metrics,
+        forks = WorkerForks(
+            zygotes, self.reaper, self._worker_limits(), self._worker_requests, self._worker_env()
         )
+        keep = KeepRules(config.keep_warm_s, config.workers_max)
+        pool = WorkerPool(forks, keep, self.heartbeat.nudge, metrics)
         gpu_memory = GpuMemory(config.device, config.gpus, pool.facts)
         metrics.follow_gpus(gpu_memory, config.gpus)
         self.service.start_task(gpu_memory.watch(), name="gpu_memory")

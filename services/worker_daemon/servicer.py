@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Collection, Coroutine
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import structlog
@@ -18,8 +19,10 @@ from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.core.worker_life import Stage
 from looseleaf.services.worker_daemon.execution import CellExecution
 from looseleaf.services.worker_daemon.execution_log import ExecutionRecord
+from looseleaf.services.worker_daemon.gpu_room import cleared
 from looseleaf.services.worker_daemon.host import Host
 from looseleaf.services.worker_daemon.opening import Opening
+from looseleaf.services.worker_daemon.preparation import prepare_ahead
 from looseleaf.services.worker_daemon.run_relay import REJOIN_S
 from looseleaf.v1 import checkpoint_pb2, scheduler_pb2, types_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
@@ -60,7 +63,8 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
         """See the proto; the same request id again gets the first answer."""
 
         async def work() -> pb.PrepareWorkerResponse:
-            prepared = await self._host.pool.prepare_ahead(
+            prepared = await prepare_ahead(
+                self._host.pool,
                 WorkerId(request.worker_id) if request.worker_id else None,
                 SessionId(request.session_id),
                 Epoch(request.epoch),
@@ -92,7 +96,7 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
             return any(not set(wanted).isdisjoint(gpus) for gpus in held)
 
         return Opening(Stage(request.stage), gpus, host.facts.device, host.facts.emulated_delays, leased,
-            host.pool.cleared)
+            partial(cleared, host.pool))
 
     async def EvictWorker(self, request: pb.EvictWorkerRequest, context: Any) -> pb.EvictWorkerResponse:
         """See the proto."""

@@ -34,6 +34,7 @@ from looseleaf.services.worker_daemon.reaper import Reaper
 from looseleaf.services.worker_daemon.region_fetching import RegionSource
 from looseleaf.services.worker_daemon.regions import HostRegions
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
+from looseleaf.services.worker_daemon.worker_forks import WorkerForks
 from looseleaf.services.worker_daemon.worker_process import WorkerLimits
 from looseleaf.units import REGION_BYTES
 from looseleaf.v1 import checkpoint_pb2 as cp
@@ -367,10 +368,8 @@ class Parts:
         def changed() -> None:
             self.changes += 1
 
-        made = WorkerPool(
-            self.forker, self.reaper, KeepRules(keep_s, workers_max), WorkerLimits(20.0, save_s), self.requests, {},
-            changed,
-        )  # fmt: skip
+        forks = WorkerForks(self.forker, self.reaper, WorkerLimits(20.0, save_s), self.requests, {})
+        made = WorkerPool(forks, KeepRules(keep_s, workers_max), changed)
         self.pools.append(made)
         return made
 

@@ -23,6 +23,7 @@ from execution_bench import ONE, RECIPE, Bench, dying, hang, messages_of, reply_
 from looseleaf.errors import Conflict, Corrupt, InvalidArgument, Unavailable
 from looseleaf.ids import ExecutionId, Version, WorkerId
 from looseleaf.services.worker_daemon.core.worker_life import Stage
+from looseleaf.services.worker_daemon.preparation import prepare_ahead
 from looseleaf.v1 import scheduler_pb2, types_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
 
@@ -53,7 +54,7 @@ async def test_warm_worker_is_used_again_without_a_second_attach(bench: Bench) -
 
 
 async def test_prepared_worker_counts_its_preparation_not_the_refresh(bench: Bench) -> None:
-    prepared = await bench.pool.prepare_ahead(None, SESSION, ONE, RECIPE)
+    prepared = await prepare_ahead(bench.pool, None, SESSION, ONE, RECIPE)
     prepared.worker.facts.prepare_ms = 1234.0
     _execution, saved = await bench.run(worker_id=prepared.worker.facts.worker_id, path=1)
     assert saved.path == types_pb2.START_PATH_PREPARED and saved.figures.prepare_ms == 1234.0

@@ -14,6 +14,7 @@ from looseleaf.services.worker_daemon.core.zygote_facts import Verdict
 from looseleaf.services.worker_daemon.execution_figures import misses
 from looseleaf.services.worker_daemon.import_cache_figures import CacheFigures
 from looseleaf.services.worker_daemon.metrics import FORK_DEPTHS, DaemonMetrics, exit_reason
+from looseleaf.services.worker_daemon.preparation import prepare_ahead
 from looseleaf.services.worker_daemon.reaper import describe_exit
 
 
@@ -61,7 +62,7 @@ async def test_prepared_worker_is_used_stale_or_wasted_once(bench: Bench, figure
         return tuple(figures("prefetch_total", result=result) for result in ("used", "stale", "wasted"))
 
     async def prepare(worker_id: Any = None) -> Any:
-        return (await within(bench.pool.prepare_ahead(worker_id, SESSION, ONE, RECIPE))).worker.facts.worker_id
+        return (await within(prepare_ahead(bench.pool, worker_id, SESSION, ONE, RECIPE))).worker.facts.worker_id
 
     worker_id = await prepare()
     await bench.run(worker_id=worker_id, path=1)

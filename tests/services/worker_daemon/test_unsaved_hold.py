@@ -144,8 +144,8 @@ async def test_required_worker_that_dies_before_the_cell_is_not_replaced(bench: 
     _execution, saved = await bench.run(worker_id=facts.worker_id, required=True, needed_names=["it"])
     assert saved.error_reason == "UNSAVED_GONE" and "SIGKILL" in saved.error_message
     assert len(bench.parts.forker.workers) == 1
-    await until(lambda: bool(bench.pool.ended_holders(time.monotonic())))
-    assert "SIGKILL" in bench.pool.ended_holders(time.monotonic())[0].why
+    await until(lambda: bool(bench.pool.ended_holders.told(time.monotonic())))
+    assert "SIGKILL" in bench.pool.ended_holders.told(time.monotonic())[0].why
 
 
 async def test_killed_holder_is_told_with_its_cause(bench: Bench) -> None:
@@ -158,8 +158,8 @@ async def test_killed_holder_is_told_with_its_cause(bench: Bench) -> None:
     await until(lambda: facts.stage is Stage.RUNNING)
     execution.interrupt(kill=True)
     await within(running)
-    await until(lambda: bool(bench.pool.ended_holders(time.monotonic())))
-    assert "as the person asked" in bench.pool.ended_holders(time.monotonic())[0].why
+    await until(lambda: bool(bench.pool.ended_holders.told(time.monotonic())))
+    assert "as the person asked" in bench.pool.ended_holders.told(time.monotonic())[0].why
 
 
 async def test_person_is_told_of_a_save_that_waits_for_room(bench: Bench) -> None:
