@@ -7,7 +7,6 @@ import hashlib
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from typing import Any
 import structlog
 
 from looseleaf.config import DaemonConfig
-from looseleaf.devices.description import GpuDescription, described
-from looseleaf.devices.smi_shim import SMI_FOLDER, offer_smi
+from looseleaf.devices.description import GpuDescription
 from looseleaf.ids import HostId, LeaseId
 from looseleaf.rpc.address import dialled_address
 from looseleaf.rpc.server import Registration
@@ -30,21 +28,16 @@ from looseleaf.services.worker_daemon.clients import Clients, Peers
 from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
 from looseleaf.services.worker_daemon.core.unit_cache import UnitCache
 from looseleaf.services.worker_daemon.core.worker_life import KeepRules
-from looseleaf.services.worker_daemon.core.zygote_nodes import TreeLimits
 from looseleaf.services.worker_daemon.durability import DurabilityQueue
 from looseleaf.services.worker_daemon.execution import HostFacts
-from looseleaf.services.worker_daemon.generations import ZygoteGenerations
 from looseleaf.services.worker_daemon.gpu_memory import GpuMemory
 from looseleaf.services.worker_daemon.gpus import probed_gpus
 from looseleaf.services.worker_daemon.heartbeat import CALL_TIMEOUT_S, Heartbeat
 from looseleaf.services.worker_daemon.host import Host
-from looseleaf.services.worker_daemon.import_cache import CacheSettings, ImportCache
 from looseleaf.services.worker_daemon.kernel_endpoint import KernelEndpoint
 from looseleaf.services.worker_daemon.limits import Confiner, WorkerUser
 from looseleaf.services.worker_daemon.metrics import DaemonMetrics
 from looseleaf.services.worker_daemon.pool import WorkerPool
-from looseleaf.services.worker_daemon.probe_table import ProbeTable
-from looseleaf.services.worker_daemon.probes import Probes, ProbeSettings
 from looseleaf.services.worker_daemon.reaper import Reaper
 from looseleaf.services.worker_daemon.region_sources import StoreLocator
 from looseleaf.services.worker_daemon.region_uploads import RegionUploads
@@ -53,13 +46,13 @@ from looseleaf.services.worker_daemon.reports import Reporter
 from looseleaf.services.worker_daemon.returning_runs import ReturningRuns
 from looseleaf.services.worker_daemon.run_journal import RunJournal
 from looseleaf.services.worker_daemon.save_patience import SavePatience
-from looseleaf.services.worker_daemon.scrubbed_env import scrubbed, with_gpus_shown
+from looseleaf.services.worker_daemon.scrubbed_env import scrubbed
 from looseleaf.services.worker_daemon.servicer import WorkerDaemonServicer
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
 from looseleaf.services.worker_daemon.trusted_folders import refuse_writable_folders
 from looseleaf.services.worker_daemon.worker_forks import WorkerForks
 from looseleaf.services.worker_daemon.worker_process import WorkerLimits
-from looseleaf.services.worker_daemon.zygote import SINGLE_THREADED, Zygote, ZygoteSettings
+from looseleaf.services.worker_daemon.worker_setup import WorkerSetup
 from looseleaf.subreaper import become_subreaper
 from looseleaf.v1 import scheduler_pb2
 from looseleaf.v1.scheduler_pb2_grpc import SchedulerServiceStub
@@ -69,17 +62,6 @@ from looseleaf.v1.worker_daemon_pb2_grpc import add_WorkerDaemonServiceServicer_
 log = structlog.get_logger()
 
 COPY_THREADS = 2
-# Of a host's memory one part in so many is for zygotes.
-ZYGOTE_MEMORY_SHARE = 4
-
-
-def host_memory_bytes() -> int:
-    """What is built into this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _with(imports: tuple[str, ...], learned: tuple[str, ...]) -> tuple[str, ...]:
-    return (*imports, *(name for name in learned if name not in imports))
 
 
 async def build(service: Service[DaemonConfig]) -> Sequence[Registration]:
@@ -187,18 +169,13 @@ class _Builder:
         self.service.on_stop(self.adoption.stop)
         self.adoption.start()
         self.returning.begin()
-        settings = self._zygote_settings()
-        zygotes = ZygoteGenerations(
-            lambda learned: Zygote(replace(settings, imports=_with(settings.imports, learned)), self.reaper),
-            self._import_cache(settings),
-            config.python,
-            config.tenant,
-        )
+        setup = WorkerSetup(config, self.gpus, self.confiner.user is None)
+        zygotes = setup.zygotes(self.reaper)
         metrics = DaemonMetrics(self.service.registry)
         metrics.follow(zygotes)
         self.service.on_stop(zygotes.stop)
         forks = WorkerForks(
-            zygotes, self.reaper, self._worker_limits(), self._worker_requests, self._worker_env()
+            zygotes, self.reaper, self._worker_limits(), self._worker_requests, setup.worker_env()
         )
         keep = KeepRules(config.keep_warm_s, config.workers_max)
         pool = WorkerPool(forks, keep, self.heartbeat.nudge, metrics)
@@ -206,14 +183,14 @@ class _Builder:
         metrics.follow_gpus(gpu_memory, config.gpus)
         self.service.start_task(gpu_memory.watch(), name="gpu_memory")
         reporter = Reporter(self._report, self._release)
-        endpoint = self._endpoint(pool)
+        endpoint = self._endpoint(pool, setup)
         self.host = Host(
             HostFacts(
                 self.host_id, config.device, config.emulated_delays, config.keep_leftovers_s, config.keep_unsaved_s
             ),
             address,
             config.gpus,
-            self._gpu_memory_bytes(),
+            setup.gpu_memory_bytes,
             self.leases,
             self.regions,
             pool,
@@ -246,7 +223,7 @@ class _Builder:
         self.service.start_task(self._ready_when_known(), name="heartbeat")
         return [Registration(add_WorkerDaemonServiceServicer_to_server, servicer)]
 
-    def _endpoint(self, pool: WorkerPool) -> KernelEndpoint:
+    def _endpoint(self, pool: WorkerPool, setup: WorkerSetup) -> KernelEndpoint:
         frontend = self.service.open_channel(self.config.frontend, peer="frontend")
         clients = Clients(
             self.store, frontend, self.peers, self.host_id, pool.evict_session, self.heartbeat.addresses,
@@ -255,8 +232,8 @@ class _Builder:
         told = {
             "host_id": self.host_id,
             "device": self.config.device,
-            "gpus": self._cell_gpus(),
-            "gpu_memory_bytes": self._gpu_memory_bytes(),
+            "gpus": setup.cell_gpus,
+            "gpu_memory_bytes": setup.gpu_memory_bytes,
             "hash_seed": self.config.hash_seed,
         }
         return KernelEndpoint(
@@ -269,10 +246,6 @@ class _Builder:
         if self.config.device != "cuda":
             return None
         return self.gpus[0] if self.gpus else await self.heartbeat.pool_gpu()
-
-    def _gpu_memory_bytes(self) -> int:
-        """Of the smallest GPU, as its driver tells or as the configuration has it."""
-        return min((gpu.memory_bytes for gpu in self.gpus), default=self.config.gpu_memory_bytes)
 
     async def _take_over(self, servicer: WorkerDaemonServicer, pool: WorkerPool, reporter: Reporter) -> None:
         # What an earlier daemon of this host staged died with its arena; the store must not point there any more.
@@ -325,51 +298,6 @@ class _Builder:
         # Listed in heartbeats until here, so that the scheduler never takes a lease for lost that it is told about.
         self.leases.release(LeaseId(request.lease_id))
         self.heartbeat.nudge()
-
-    def _zygote_settings(self) -> ZygoteSettings:
-        log_path = Path(self.config.data) / "logs" / f"zygote-{self.host_id}.log"
-        log_path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return ZygoteSettings(
-            self.config.python,
-            tuple(self.config.base_imports),
-            {"PYTHONHASHSEED": self.config.hash_seed, **self._worker_env()},
-            str(log_path),
-            self.config.zygote_start_timeout_s,
-            # Root's own packages are not those of the user.
-            user_site=self.confiner.user is None,
-        )
-
-    def _import_cache(self, settings: ZygoteSettings) -> ImportCache:
-        config = self.config
-        environment = with_gpus_shown({**scrubbed(os.environ)[0], **SINGLE_THREADED, **settings.env})
-        probes = Probes(
-            ProbeTable(Path(config.data) / "probes" / self.host_id), self.reaper,
-            ProbeSettings(settings.python, environment, settings.log_path, user_site=settings.user_site),
-        )  # fmt: skip
-        memory_bytes = config.zygote_memory_bytes or host_memory_bytes() // ZYGOTE_MEMORY_SHARE
-        limits = TreeLimits(nodes_max=config.zygotes_max, pss_bytes_max=memory_bytes)
-        bare = replace(settings, imports=())
-        return ImportCache(
-            CacheSettings(lambda: Zygote(bare, self.reaper), limits, probes, settings.log_path), self.reaper
-        )
-
-    def _cell_gpus(self) -> int:
-        """As many GPUs as a cell gets, whatever the host has: notebooks and libraries branch on their number."""
-        return min(self.config.gpus, 1) if self.config.cell_gpus is None else self.config.cell_gpus
-
-    def _worker_env(self) -> dict[str, str]:
-        memory_bytes = self._gpu_memory_bytes()
-        gpu = described(self.config.device, memory_bytes, self.gpus[0] if self.gpus else None)
-        env = {"PATH": os.environ.get("PATH", os.defpath)}
-        offer_smi(env, self.config.kernel_socket.parent / SMI_FOLDER, self.config.device, self._cell_gpus(), gpu)
-        return {
-            **env,
-            "LOOSELEAF_HOST_ID": self.host_id,
-            "LOOSELEAF_DEVICE": self.config.device,
-            "LOOSELEAF_GPUS": str(self._cell_gpus()),
-            "LOOSELEAF_GPU_MEMORY_BYTES": str(memory_bytes),
-            "LOOSELEAF_THREADS": str(os.cpu_count() or 1),
-        }
 
 
 def main(argv: Sequence[str] | None = None) -> int:
