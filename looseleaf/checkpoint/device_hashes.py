@@ -222,8 +222,9 @@ def _open_cuda(index: int, secret: bytes) -> DeviceTracker:
 
 def real_device_of(storage: Any) -> int | None:
     """The number of the CUDA device whose memory this is; None for memory of the host, a virtual device's too."""
-    torch = sys.modules.get("torch")
-    if storage is None or torch is None or not isinstance(storage, torch.UntypedStorage):
+    torch: Any = sys.modules.get("torch")
+    # A torch that another thread is importing lacks names still, and nothing is of its kinds.
+    if storage is None or not isinstance(storage, getattr(torch, "UntypedStorage", ())):
         return None
     device = torch._C.StorageBase.device.__get__(storage)
     return int(device.index or 0) if device.type == "cuda" else None

@@ -245,8 +245,9 @@ def loaded_memory(source: Any) -> LoadedMemory:
 
 def inline_memory(data: bytes, device: str) -> LoadedMemory:
     """A small block that several tensors or arrays share; torch may resize storages over it."""
-    torch = sys.modules.get("torch")
-    if torch is None or device != CPU:
+    torch: Any = sys.modules.get("torch")
+    # One that another thread is importing lacks names still.
+    if not hasattr(torch, "frombuffer") or device != CPU:
         return LoadedMemory(bytearray(data), len(data), device)
     storage = torch.UntypedStorage(len(data))
     torch.empty(0, dtype=torch.uint8).set_(storage).copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))

@@ -163,12 +163,14 @@ def _size(stub: Stub, attribute: str) -> Any:
     header = header_of(stub)
     value = getattr(header, attribute)
     library = header.type_module.partition(".")[0] if header is not None else ""
-    torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    if torch is not None and library == "torch":
+    torch: Any = sys.modules.get("torch")
+    numpy: Any = sys.modules.get("numpy")
+    # One that another thread is importing lacks names still.
+    if hasattr(torch, "Size") and library == "torch":
         if attribute == "dtype":
             return getattr(torch, value.removeprefix("torch."), value)
         return torch.Size(value) if attribute == "shape" else torch.device(value)
-    if numpy is not None and attribute == "dtype":
+    if hasattr(numpy, "dtype") and attribute == "dtype":
         try:
             return numpy.dtype(value)
         except TypeError:

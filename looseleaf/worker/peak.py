@@ -29,6 +29,7 @@ class PeakBytes:
 
 def _highest_bytes() -> int:
     torch: Any = sys.modules.get("torch")
-    if torch is None:
+    # One that another thread is importing lacks names still, and has laid nothing on a GPU.
+    if not hasattr(torch, "cuda"):
         return 0
     return sum(int(torch.cuda.max_memory_allocated(index)) for index in range(torch.cuda.device_count()))
