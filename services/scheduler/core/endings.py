@@ -77,7 +77,7 @@ def _heard(state: State, entry: LeaseEntry, now_s: float) -> bool:
     return host is not None and host.liveness(now_s, state.limits) in (Liveness.ALIVE, Liveness.DRAINING)
 
 
-def revoke_unanswered(state: State, event: RevokeUnanswered) -> None:
+def revoke_unanswered(state: State, event: RevokeUnanswered, _now_s: float) -> None:
     """Nobody knows; the next tick asks again until the host answers or is dead."""
     entry = state.leases.get(event.lease_id)
     if entry is not None:
@@ -91,10 +91,12 @@ def retry_revocations(state: State, now_s: float) -> None:
             sent = entry.revoke_sent_at_s
             if sent is None or now_s - sent >= state.limits.revoke_retry_s:
                 send_revoke(state, entry, now_s)
-        elif entry.status is LeaseStatus.HELD and entry.delivered:
+        elif (
+            entry.status is LeaseStatus.HELD and entry.delivered
+            and now_s - entry.delivered_at_s >= state.limits.start_timeout_s
+        ):
             record = _own_record(state, entry)
-            unstarted = record is not None and record.state is ExecutionState.DISPATCHED
-            if unstarted and now_s - entry.delivered_at_s >= state.limits.start_timeout_s:
+            if record is not None and record.state is ExecutionState.DISPATCHED:
                 revoke(state, entry, now_s, ExecutionState.FAILED, "START_TIMEOUT")
 
 

@@ -49,6 +49,6 @@ def evictable(worker: Worker, heartbeats: int, now_s: float) -> bool:
 
     It neither runs nor saves, is not kept for variables that no version has, and has not just refused.
     """
-    if worker.stage.busy or worker.evicting or worker.preparing or now_s < worker.held_until_s:
-        return False
-    return heartbeats >= worker.pinned_until
+    return not (
+        worker.evicting or worker.preparing or now_s < worker.held_until_s or heartbeats < worker.pinned_until
+        or worker.stage.busy)

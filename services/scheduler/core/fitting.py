@@ -79,6 +79,8 @@ def wanted_gpu_bytes(state: State, recipe: RecipeFacts, now_s: float) -> int:
     Where none has, its variables decide: neither a host that may never come back nor one that may never start is
     waited for because of what was learned.
     """
+    if recipe.peak_bytes <= recipe.device_bytes:
+        return recipe.gpu_bytes
     wanted = recipe.gpu_peak_bytes
     if wanted > recipe.gpu_bytes and not any(
             host.fits(recipe.gpu_count, wanted) and host.takes_work(now_s, state.limits)

@@ -14,12 +14,9 @@ class ForeignMemory:
 
     def __init__(self) -> None:
         self._bytes: dict[int, int] = {}
+        # On the GPU where others use most.
+        self.most_bytes = 0
         self._left_since_s: dict[int, float] = {}
-
-    @property
-    def most_bytes(self) -> int:
-        """On the GPU where others use most."""
-        return max(self._bytes.values(), default=0)
 
     def on(self, index: int) -> int:
         """Bytes on one GPU, 0 if nothing is known."""
@@ -38,4 +35,5 @@ class ForeignMemory:
             self._bytes[index] = used if settled else min(used, self._bytes.get(index, 0))
         for index in [index for index in self._bytes if index >= len(used_bytes)]:
             del self._bytes[index]
+        self.most_bytes = max(self._bytes.values(), default=0)
         return before != self._bytes

@@ -147,7 +147,10 @@ class HostTable:
     def workers_of(self, session_id: SessionId) -> list[tuple[Host, Worker]]:
         """Every worker of a session with its host, ordered by host id."""
         self.file()
-        hosts = [self._hosts[host_id] for host_id in sorted(self._hosts_of.get(session_id, ()))]
+        host_ids = self._hosts_of.get(session_id)
+        if host_ids is None:
+            return []
+        hosts = [self._hosts[host_id] for host_id in sorted(host_ids)]
         return [(host, worker) for host in hosts for worker in host.workers.of_session(session_id)]
 
     def _session_moved(self, host_id: HostId, session_id: SessionId, present: bool) -> None:

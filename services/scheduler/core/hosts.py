@@ -121,7 +121,11 @@ class Host:
 
     def takes_work(self, now_s: float, limits: Limits) -> bool:
         """True if new leases and workers may go there."""
-        return self.liveness(now_s, limits) is Liveness.ALIVE and self.heartbeats >= self.unresponsive_until
+        # As `liveness` is ALIVE, without making it out: this is asked several times an event.
+        age_s = now_s - self.last_seen_s
+        return (
+            self.alive and age_s < limits.heartbeat_suspect_s and age_s < limits.heartbeat_dead_s
+            and not (self.awaited or self.draining or self.retiring) and self.heartbeats >= self.unresponsive_until)
 
     @property
     def shape(self) -> HostShape:

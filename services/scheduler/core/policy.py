@@ -9,6 +9,7 @@ record is written before any action that rests on it. Reading order: `facts`, `e
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Final
 
 from looseleaf.ids import ExecutionId, LeaseId, SessionId
 from looseleaf.services.scheduler.core import (
@@ -68,14 +69,15 @@ class Scheduler:
         """Everything that follows from `event` at `now_s`: records to write first, then what rests on them."""
         state = self.state
         state.number += 1
-        _dispatch(state, event, now_s)
-        _check_ready(state, now_s)
+        _BY_EVENT[type(event)](state, event, now_s)
+        if not state.ready:
+            _check_ready(state, now_s)
         if state.dirty:
             state.dirty, state.looked_at_s = False, now_s
             if state.ready:
                 granting.place_runs(state, now_s)
             state.news_due = True
-        if state.news_due and (isinstance(event, Tick) or len(state.queue) <= state.limits.news_at_once_max):
+        if state.news_due and (len(state.queue) <= state.limits.news_at_once_max or isinstance(event, Tick)):
             state.news_due = False
             tell_positions(state, now_s)
         return state.take_actions()
@@ -89,48 +91,18 @@ class Scheduler:
         return pool_view(self.state, now_s, queue_max, ended_max)
 
 
-def _dispatch(state: State, event: Event, now_s: float) -> None:
-    match event:
-        case JournalRestored():
-            _restore(state, event, now_s)
-        case HeartbeatReceived():
-            heartbeats.heartbeat_received(state, event, now_s)
-        case RunRequested():
-            admission.run_requested(state, event, now_s)
-        case RunCancelled():
-            admission.run_cancelled(state, event, now_s)
-        case PreparationRequested():
-            preparing.preparation_requested(state, event, now_s)
-        case ExecutionReported():
-            reports.execution_reported(state, event, now_s)
-        case LeaseGranted():
-            granting.lease_granted(state, event, now_s)
-        case GrantFailed():
-            granting.grant_failed(state, event, now_s)
-        case LeaseRevoked():
-            endings.lease_revoked(state, event, now_s)
-        case RevokeUnanswered():
-            endings.revoke_unanswered(state, event)
-        case EvictionEnded():
-            granting.eviction_ended(state, event, now_s)
-        case WorkerPrepared():
-            prepared.worker_prepared(state, event, now_s)
-        case PreparationFailed():
-            prepared.preparation_failed(state, event, now_s)
-        case PowerOnFailed():
-            state.boots.fail(event.shape, event.count, now_s)
-            # Those who wait are told of it.
-            state.news_due = True
-        case HostsStarting():
-            hosts_starting(state, event, now_s)
-        case HostEnded():
-            state.host_ends.ended(event.host_id)
-        case StopHostFailed():
-            state.host_ends.failed(event.host_id, now_s)
-        case HostsProvided():
-            hosts_provided(state, event, now_s)
-        case Tick():
-            _tick(state, event, now_s)
+def _power_on_failed(state: State, event: PowerOnFailed, now_s: float) -> None:
+    state.boots.fail(event.shape, event.count, now_s)
+    # Those who wait are told of it.
+    state.news_due = True
+
+
+def _host_ended(state: State, event: HostEnded, _now_s: float) -> None:
+    state.host_ends.ended(event.host_id)
+
+
+def _stop_host_failed(state: State, event: StopHostFailed, now_s: float) -> None:
+    state.host_ends.failed(event.host_id, now_s)
 
 
 def _restore(state: State, event: JournalRestored, now_s: float) -> None:
@@ -162,7 +134,7 @@ def _restore_lease(state: State, record: ExecutionRecord, lease: Lease, now_s: f
 
 
 def _check_ready(state: State, now_s: float) -> None:
-    if state.ready or state.restored_at_s is None:
+    if state.restored_at_s is None:
         return
     if not state.hosts.awaited() or now_s - state.restored_at_s >= state.limits.ready_wait_s:
         state.ready = state.dirty = state.capacity_changed = True
@@ -200,3 +172,27 @@ def _waiting_matters(state: State, since_s: float, now_s: float) -> bool:
 
 def _needed_sessions(state: State) -> set[SessionId]:
     return {*state.leases.sessions(), *state.preparations.sessions(), *(run.session_id for run in state.runs)}
+
+
+# Every event has its function here; a test looks for those that have none.
+_BY_EVENT: Final[dict[type, Callable[[State, Any, float], None]]] = {
+    JournalRestored: _restore,
+    HeartbeatReceived: heartbeats.heartbeat_received,
+    RunRequested: admission.run_requested,
+    RunCancelled: admission.run_cancelled,
+    PreparationRequested: preparing.preparation_requested,
+    ExecutionReported: reports.execution_reported,
+    LeaseGranted: granting.lease_granted,
+    GrantFailed: granting.grant_failed,
+    LeaseRevoked: endings.lease_revoked,
+    RevokeUnanswered: endings.revoke_unanswered,
+    EvictionEnded: granting.eviction_ended,
+    WorkerPrepared: prepared.worker_prepared,
+    PreparationFailed: prepared.preparation_failed,
+    PowerOnFailed: _power_on_failed,
+    HostsStarting: hosts_starting,
+    HostEnded: _host_ended,
+    StopHostFailed: _stop_host_failed,
+    HostsProvided: hosts_provided,
+    Tick: _tick,
+}

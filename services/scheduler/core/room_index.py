@@ -45,6 +45,7 @@ class RoomIndex:
         # Hosts whose place in these is out of date.
         self._costs_changed: set[HostId] = set()
         self._new_changed: set[HostId] = set()
+        self._oldest_changed: set[HostId] = set()
 
     def refresh(self, now_s: float) -> None:
         """Takes in what changed since the last time."""
@@ -121,31 +122,33 @@ class RoomIndex:
     @property
     def for_new(self) -> BestHosts:
         """Hosts for a new speculative worker, those with most room first."""
-        self._order_for_new()
+        for host_id in self._new_changed:
+            room = self._rooms.get(host_id)
+            key = None
+            if room is not None and not self._full(host_id, room):
+                key = (-len(room.free), -len(room.warm), len(room.host.workers))
+            self._for_new.put(host_id, key)
+        self._new_changed.clear()
         return self._for_new
 
     @property
     def oldest_speculative(self) -> BestHosts:
-        """Of the hosts full of speculative workers, by the age of the oldest that may go."""
-        self._order_for_new()
-        return self._oldest_speculative
+        """Of the hosts full of speculative workers, by the age of the oldest that may go.
 
-    def _order_for_new(self) -> None:
-        for host_id in self._new_changed:
+        Asked for only when every host is full: to find the oldest, all workers of a host are gone through.
+        """
+        for host_id in self._oldest_changed:
             room = self._rooms.get(host_id)
-            if room is None:
-                self._for_new.put(host_id, None)
-                self._oldest_speculative.put(host_id, None)
-                continue
-            coming = self._preparations.new_on_host(host_id)
-            full = room.speculative + coming >= self.limits.prepared_max_per_host
-            # Only where there is no room for one more does somebody look for the oldest.
-            oldest = room.oldest_speculative(self._now_s) if full else None
+            full = room is not None and self._full(host_id, room)
+            oldest = room.oldest_speculative(self._now_s) if room is not None and full else None
             self._oldest_speculative.put(
                 host_id, (oldest.prepared_at_s, oldest.worker_id) if oldest is not None else None)
-            key = (-len(room.free), -len(room.warm), len(room.host.workers))
-            self._for_new.put(host_id, None if full else key)
-        self._new_changed.clear()
+        self._oldest_changed.clear()
+        return self._oldest_speculative
+
+    def _full(self, host_id: HostId, room: HostRoom) -> bool:
+        """Whether it has as many speculative workers as it may."""
+        return room.speculative + self._preparations.new_on_host(host_id) >= self.limits.prepared_max_per_host
 
     def _drop(self, host_id: HostId) -> None:
         room = self._rooms.pop(host_id, None)
@@ -158,6 +161,9 @@ class RoomIndex:
             self._by_free[len(room.free)].put(host_id, None)
         self._costs_changed.add(host_id)
         self._new_changed.add(host_id)
+        # This list may not be asked for: hosts that are gone must not pile up.
+        self._oldest_changed.discard(host_id)
+        self._oldest_speculative.put(host_id, None)
 
     def _take_in(self, host: Host) -> None:
         host_id = host.host_id
@@ -180,6 +186,7 @@ class RoomIndex:
         self._due.put(host_id, room.changes_at_s if room.changes_at_s < math.inf else None)
         self._costs_changed.add(host_id)
         self._new_changed.add(host_id)
+        self._oldest_changed.add(host_id)
 
 
 def _cost_of_one(room: HostRoom, now_s: float, limits: Limits) -> tuple[int, int, float, int] | None:

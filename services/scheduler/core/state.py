@@ -153,8 +153,11 @@ class State:
 
     def take_actions(self) -> list[Action]:
         """What has piled up, records first; empties the list."""
-        actions = [*self._writes.values(), *self._actions]
-        self._writes, self._actions = {}, []
+        actions = self._actions
+        if self._writes:
+            actions = [*self._writes.values(), *actions]
+            self._writes = {}
+        self._actions = []
         return actions
 
     def evict(self, host: Host, worker: Worker, lease_id: LeaseId) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 from looseleaf.ids import ExecutionId, LeaseId
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
 from looseleaf.services.scheduler.core.facts import ExecutionState, StartPath
+from looseleaf.services.scheduler.core.policy import _BY_EVENT
 
 
 def kinds(actions: list[Any]) -> list[str]:
@@ -286,3 +287,7 @@ def test_cancel_of_somebody_unknown_changes_nothing(rig: Any) -> None:
     rig.lease("x1")
     assert rig.send(ev.RunCancelled("r99", ExecutionId("x1"))) == []
     assert rig.send(ev.RunCancelled("r99", ExecutionId("x9"))) == []
+
+
+def test_every_kind_of_event_has_its_function() -> None:
+    assert set(get_args(ev.Event)) == set(_BY_EVENT)
