@@ -93,5 +93,5 @@ def memory_patience_ended_since(state: State, since_s: float, now_s: float) -> b
     """True if a run that waits needs less free memory than it did then."""
     ends_s = (
         run.arrived_at_s + state.limits.memory_patience_s for run in state.queue
-        if run.patient_gpu_bytes > run.recipe.gpu_bytes)
+        if run.patient_gpu_bytes > run.recipe.gpu_bytes or run.need.worker_id)
     return any(since_s < end_s <= now_s for end_s in ends_s)

@@ -35,6 +35,10 @@ def place_runs(state: State, now_s: float) -> None:
     if not len(state.queue):
         return
     closed: set[HostId] = set()
+    state.rooms.refresh(now_s)
+    # Whose turn it is takes a look at all who wait.
+    if not state.rooms.any_open(closed):
+        return
     for run in _first_of_each_session(state, now_s):
         state.rooms.refresh(now_s)
         if not state.rooms.any_open(closed):

@@ -50,8 +50,6 @@ class Worker:
     # GPUs on which it has a context without being bound to them, or gets one by the prepare under way. A context cannot
     # be moved: on others it is of no use.
     context_gpus: tuple[int, ...] = ()
-    # A prepare has opened a device for it.
-    opened: bool = False
     # Its data were put on its GPUs by a prepare: device_ready without a lease, so it makes way like any idle worker.
     parked: bool = False
     # Its tenant's speculation holds more GPUs than its part.

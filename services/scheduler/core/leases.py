@@ -179,7 +179,7 @@ class LeaseTable:
 
     def session_runs(self, session_id: SessionId) -> bool:
         """True if a valid lease of the session exists: its next GPU cell waits."""
-        return any(entry.valid for entry in self.of_session(session_id))
+        return any(entry.valid for entry in self._by_session.get(session_id, {}).values())
 
     def workers_in_use(self, host_id: HostId) -> Set[WorkerId]:
         """Workers of a host that some lease names; as it stands, so not to be kept. Empty ids are none."""

@@ -155,6 +155,9 @@ def _on_worker(
         bound = worker.context_gpus
         if len(bound) != count or not all(index in room.warm or index in room.free for index in bound):
             return None
+    if run.need.worker_id and worker.gpu_indices and not run.patient(now_s, limits):
+        # It runs there or nowhere, and beside a worker of ours nobody sees that others have left.
+        spare_bytes = 0
     taken = take_gpus(room, count, bound, worker, now_s, limits, spare_bytes)
     if taken is None:
         return None

@@ -65,7 +65,8 @@ def _cell(recipe: RecipeFacts) -> tuple[str, Version]:
 def _settle_on_gpus(state: State, worker: Worker, host: Host, event: WorkerPrepared, now_s: float) -> bool:
     """Takes in where the worker is ready. True if its data must leave a device, since a lease has it meanwhile."""
     session = state.sessions.touch(worker.session_id)
-    state.speculation.opened(worker, event.stage)
+    if event.stage is WorkerStage.DEVICE_READY:
+        state.speculation.laid(worker)
     worker.context_gpus = event.gpu_indices if event.stage is WorkerStage.CONTEXT_READY else ()
     if worker.context_gpus:
         state.speculation.open_context(worker, host.host_id, state.sessions.tenant(worker.session_id), now_s)

@@ -47,8 +47,11 @@ class Run:
 
         At first what such cells were seen to hold; once its patience has ended what its variables take.
         """
-        patient = now_s < self.arrived_at_s + limits.memory_patience_s
-        return self.patient_gpu_bytes if patient else self.recipe.gpu_bytes
+        return self.patient_gpu_bytes if self.patient(now_s, limits) else self.recipe.gpu_bytes
+
+    def patient(self, now_s: float, limits: Limits) -> bool:
+        """True while it rather waits than go where there may be too little memory."""
+        return now_s < self.arrived_at_s + limits.memory_patience_s
 
     @property
     def key(self) -> tuple[float, int]:

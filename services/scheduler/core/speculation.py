@@ -58,7 +58,7 @@ class OpenContext:
     tenant: str
     gpus: int
     since_s: float
-    # Counted among `SpeculationTotals.contexts`.
+    # Nothing had run on the worker: counted among `SpeculationTotals.contexts`.
     counted: bool
 
 
@@ -83,9 +83,10 @@ class Speculation:
     def open_context(self, worker: Worker, host_id: HostId, tenant: str, now_s: float) -> None:
         """The worker waits with a context from now on, or already does."""
         if worker.worker_id not in self._tenants:
+            self.totals.contexts += not worker.has_run
             self._tenants[worker.worker_id] = tenant
             self._contexts.setdefault(tenant, {})[worker.worker_id] = OpenContext(
-                host_id, tenant, len(worker.context_gpus), now_s, worker.opened)
+                host_id, tenant, len(worker.context_gpus), now_s, not worker.has_run)
 
     def close_context(self, worker_id: WorkerId, now_s: float, *, used: bool) -> None:
         """The worker's context is left, or a cell uses it; nothing happens if it has none."""
@@ -112,22 +113,16 @@ class Speculation:
         self.totals.wasted_gpu_s += wasted_gpu_s
         session.spare_gpu_s -= wasted_gpu_s
 
-    def opened(self, worker: Worker, stage: WorkerStage) -> None:
-        """A preparation took the worker to `stage`; called before the worker's own facts say so."""
-        if worker.has_run:
-            return
-        if stage is WorkerStage.CONTEXT_READY and not worker.opened:
-            self.totals.contexts += 1
-        elif stage is WorkerStage.DEVICE_READY and worker.worker_id not in self.parked:
-            self.totals.on_device += 1
-        worker.opened = worker.opened or stage >= WorkerStage.CONTEXT_READY
+    def laid(self, worker: Worker) -> None:
+        """A preparation laid the worker's data on GPUs; called before the worker's own facts say so."""
+        self.totals.on_device += not worker.has_run and worker.worker_id not in self.parked
 
     def take(self, worker: Worker, gpus: tuple[int, ...]) -> None:
         """A cell that the worker's preparation covers got it on `gpus`."""
         self.totals.used += 1
         if worker.worker_id in self.parked:
             self.totals.on_device_used += 1
-        elif worker.opened and worker.context_gpus == gpus:
+        elif worker.worker_id in self._tenants and not worker.has_run and worker.context_gpus == gpus:
             self.totals.contexts_used += 1
 
     def drop(self, worker: Worker) -> None:

@@ -228,3 +228,17 @@ def test_ends_are_remembered_up_to_a_limit(new_rig: Any) -> None:
     rig.send(ev.HeartbeatReceived(
         rig.new_request(), HostReport(HostId("h0"), "unix:/h0", "i1", 1, "emulated", ended_holders=ended)))
     assert list(rig.scheduler.state.ended_holders) == ["w1", "w2"]
+
+
+def test_cell_that_runs_on_its_holder_or_nowhere_does_not_wait_for_memory_for_ever(new_rig: Any) -> None:
+    rig = new_rig(memory_patience_s=30.0, gpu_settle_s=0.0, heartbeat_suspect_s=9e3, heartbeat_dead_s=9e3)
+    rig.heartbeat(gpu_memory_bytes=24, gpu_used_bytes=(5,))
+    cell_that_leaves_it(rig)
+    # Others have left; beside our worker's own data that is not to be seen.
+    rig.heartbeat(gpu_memory_bytes=24, gpu_used_bytes=(12,), workers=(holding(),))
+    run_with_need(rig, "x2", device_bytes=20)
+    assert not rig.all(act.GrantLease)
+    rig.pass_time(29.0)
+    assert not rig.all(act.GrantLease)
+    rig.pass_time(1.0)
+    assert rig.one(act.GrantLease).lease.worker_id == "w1"
