@@ -15,7 +15,6 @@ from looseleaf.ids import Epoch, ExecutionId, SessionId, Version
 from looseleaf.rpc.store_client import StoreClient
 from looseleaf.services.worker_daemon.adoption import Found
 from looseleaf.services.worker_daemon.core.adoption import OpenRun, SessionHead
-from looseleaf.services.worker_daemon.core.worker_life import Stage
 from looseleaf.services.worker_daemon.execution import CellExecution, HostFacts
 from looseleaf.services.worker_daemon.execution_figures import CellTimes
 from looseleaf.services.worker_daemon.execution_log import LIFE_MESSAGES, ExecutionRecord
@@ -75,26 +74,18 @@ class AdoptedExecution(CellExecution):
         self._found = Version(0)
         if started_s is not None:
             self._times.started(started_s)
-        worker.on_message = self._on_message
-        worker.requests.patience.on_held_up = self._save_held_up
+        self._hear(worker)
 
     async def _run_on_live_worker(self, saved: pb.CellSaved) -> None:
         worker = self._worker
         try:
             async with self._pool.held(worker):
-                await self._end_on(worker, await worker.resume(self.lease.execution_id), saved)
+                await self._end_on(await worker.resume(self.lease.execution_id), saved)
         except Exception:
             # Before the store is asked: nothing that it tells may change after.
             await worker.discard()
             await self._look_for_commit()
             raise
-
-    def _cell_started(self, number: int) -> None:
-        if self._times.started_s is None:
-            super()._cell_started(number)
-        else:
-            # Told again: the last daemon has counted it.
-            self._stage(Stage.RUNNING, number)
 
     async def _look_for_commit(self) -> None:
         try:

@@ -7,7 +7,9 @@ from typing import Any
 import msgpack
 
 from looseleaf.protocol import fields
+from looseleaf.services.worker_daemon.core.worker_life import Stage, WorkerFacts
 from looseleaf.services.worker_daemon.wire import left_body
+from looseleaf.v1 import scheduler_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
 
 Body = dict[str, Any]
@@ -64,3 +66,27 @@ def event_of(response: pb.ExecuteResponse) -> tuple[str, Body] | None:
     if which == "ended":
         return which, {"reply": msgpack.unpackb(response.ended.reply), "run_s": response.ended.run_s, **number}
     return None
+
+
+def stage_news(stage: Stage, facts: WorkerFacts | None, elapsed_ms: float, number: int = 0) -> pb.ExecuteResponse:
+    """The cell has come to `stage`, on the worker of `facts` if it has one; `number`: of the worker's event."""
+    news = pb.StageNews(
+        stage=scheduler_pb2.WorkerStage.Name(int(stage)), worker_id=facts.worker_id if facts else "",
+        pid=facts.pid if facts else 0, elapsed_ms=elapsed_ms,
+    )  # fmt: skip
+    return pb.ExecuteResponse(stage=news, worker_event=number)
+
+
+def note(text: str) -> pb.ExecuteResponse:
+    """A line of ours among the cell's output."""
+    return pb.ExecuteResponse(output=msgpack.packb({"type": "stream", "name": "stderr", "text": text}))
+
+
+def unrun(ename: str, text: str, execution_count: int) -> list[pb.ExecuteResponse]:
+    """The outputs and the end of a cell that has no end of its own."""
+    error = {"ename": ename, "evalue": text, "traceback": [text]}
+    reply = {"status": "error", **error, "execution_count": execution_count}
+    return [
+        pb.ExecuteResponse(output=msgpack.packb({"type": "error", **error})),
+        pb.ExecuteResponse(ended=pb.CellEnded(reply=msgpack.packb(reply), run_s=0.0)),
+    ]

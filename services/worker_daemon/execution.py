@@ -3,44 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
 import msgpack
 import structlog
 
-from looseleaf.errors import Conflict, Internal, InvalidArgument, LooseLeafError, Timeout, Unavailable
+from looseleaf.errors import Conflict, InvalidArgument, LooseLeafError, Unavailable
 from looseleaf.ids import Version
 from looseleaf.protocol import fields
-from looseleaf.services.worker_daemon.cell_events import response_of, worker_event
+from looseleaf.services.worker_daemon.cell_events import stage_news, unrun
 from looseleaf.services.worker_daemon.core import worker_ends
-from looseleaf.services.worker_daemon.core.adoption import OpenRun
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
-from looseleaf.services.worker_daemon.core.worker_life import Stage
-from looseleaf.services.worker_daemon.execution_figures import CellTimes, misses
+from looseleaf.services.worker_daemon.core.worker_life import Stage, WorkerFacts
+from looseleaf.services.worker_daemon.execution_figures import CellTimes
 from looseleaf.services.worker_daemon.execution_log import ExecutionRecord
+from looseleaf.services.worker_daemon.execution_losses import FailedCell, fault
 from looseleaf.services.worker_daemon.gpu_room import make_way
-from looseleaf.services.worker_daemon.left_hold import LeftHold, left_items
+from looseleaf.services.worker_daemon.journaled_run import JournaledRun
+from looseleaf.services.worker_daemon.left_hold import LeftHold
 from looseleaf.services.worker_daemon.opening import RENEWED_REASONS
 from looseleaf.services.worker_daemon.pool import WorkerPool
-from looseleaf.services.worker_daemon.process_stat import process_ticks
-from looseleaf.services.worker_daemon.reports import Reporter
+from looseleaf.services.worker_daemon.reports import Reporter, RunReports
 from looseleaf.services.worker_daemon.run_journal import RunJournal
-from looseleaf.services.worker_daemon.unsaved_hold import held_up, holder_gone, take_unsaved, waits_for_room
-from looseleaf.services.worker_daemon.wire import worker_state
+from looseleaf.services.worker_daemon.running_cell import RunningCell
+from looseleaf.services.worker_daemon.unsaved_hold import holder_gone
 from looseleaf.services.worker_daemon.worker_process import WorkerProcess
 from looseleaf.v1 import scheduler_pb2, types_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
-
-# torch's error, as the worker names it.
-OUT_OF_MEMORY: Final = "OutOfMemoryError"
-SPOILED_NOTE: Final = (
-    "LooseLeaf: this process could not use the GPU, because a package that was imported before it began had opened the "
-    "driver; the next run of the cell gets a process without it\n"
-)
 
 log = structlog.get_logger()
 
@@ -87,34 +78,27 @@ class CellExecution:
         self.lease = lease
         self.record = record
         self._pool = pool
-        self._reporter = reporter
+        self._reports = RunReports(reporter, lease)
         self._host = host
         self._finish_lease = finish_lease
-        self._journal = journal
+        self._journaled = JournaledRun(journal, lease)
         self._times = CellTimes(start.elapsed_ms, lease.granted_s)
         self._worker: WorkerProcess | None = None
         self._path = types_pb2.StartPath.Name(lease.path)
         # The worker has the cell: from here on its first statement may have run, whether or not it said so.
         self._handed_over = False
-        self._left: list[pb.LeftItem] = []
+        self._cell: RunningCell | None = None
         self._interrupted = False
         self._cut: LooseLeafError | None = None
-        self._save_limit: asyncio.TimerHandle | None = None
-        self._hold: LeftHold | None = None
-        # What its failed cell held stays in its GPU's memory as long as it lives, or it can use no GPU.
-        self._spent = False
         # How long the worker is kept after the cell, as the person has asked.
         self._keep_s = 0.0
-        # Told once, by the daemon that sees the save: an earlier one may have been told of the same end.
-        self._misses: list[str] = []
-        self._news_of_end = ""
 
     async def run(self) -> None:
         """The whole life of the execution up to the point where its GPU may be released."""
         saved = pb.CellSaved(version=self.start.version)
         state = scheduler_pb2.EXECUTION_STATE_FAILED
-        if self._journal is not None and not self._handed_over:
-            self._journal.begin(self.lease.execution_id)
+        if not self._handed_over:
+            self._journaled.begin()
         try:
             await self._run_on_live_worker(saved)
             state = scheduler_pb2.EXECUTION_STATE_SAVED
@@ -122,12 +106,12 @@ class CellExecution:
             self._fail(saved, Unavailable("HOST_STOPPED", "the host that ran this cell is being stopped"))
             raise
         except Exception as error:
-            known = self._cut or (error if isinstance(error, LooseLeafError) else _fault(error))
+            known = self._cut or (error if isinstance(error, LooseLeafError) else fault(error))
             if self._worker is not None and known.reason != "UNSAVED_GONE":
                 await self._worker.discard()
             state = self._fail(saved, known)
         finally:
-            self._close_run()
+            self._journaled.close()
             hold = self._hold
             if hold is None:
                 self._finish(saved)
@@ -136,7 +120,7 @@ class CellExecution:
             self._count(saved)
             # Before the scheduler hears of it, so that its next grant of this GPU is not refused here.
             self._finish_lease()
-            self._report_end(state, saved.error_reason)
+            self._reports.end(state, saved.error_reason, self._times.figures, self._facts)
             last = pb.ExecuteResponse(saved=saved) if hold is None else pb.ExecuteResponse(left=hold.last_news)
             self.record.add(last)
 
@@ -183,15 +167,42 @@ class CellExecution:
             self._keep_s = fields.number(context, "keep_s", 0.0)
             if self._cut is not None:
                 raise self._cut
-            await self._end_on(worker, await self._run_cell(worker, context), saved)
+            await self._end_on(await self._run_cell(worker, context), saved)
 
-    async def _end_on(self, worker: WorkerProcess, reply: Message, saved: pb.CellSaved) -> None:
+    async def _end_on(self, reply: Message, saved: pb.CellSaved) -> None:
         """What follows the save: the cell's outcome is known, its worker may be kept for what the cell left."""
-        self._take_save(worker, reply, saved)
-        self._close_run()
-        if self._left:
-            await self._hold_for_left(worker, saved)
-        worker.on_message = None
+        cell = self._cell
+        assert cell is not None
+        cell.take_save(reply, saved, self._host.keep_unsaved_s, self._keep_s)
+        self._journaled.close()
+        if cell.left:
+            # The kernel has the cell's outcome meanwhile.
+            saved.left_running = True
+            self._finish(saved)
+            self.record.add(pb.ExecuteResponse(saved=saved))
+            await cell.hold_for_left(self._host.keep_leftovers_s)
+        cell.leave()
+
+    def _hear(self, worker: WorkerProcess) -> None:
+        """What `worker` says is of the cell from now on."""
+        self._cell = RunningCell(
+            worker, self.record, self._times, self._reports, self._pool, self._path, self._began, self._cut_off
+        )
+
+    def _began(self) -> None:
+        if self._interrupted and self._worker is not None:
+            self._worker.interrupt()
+
+    @property
+    def _facts(self) -> WorkerFacts | None:
+        return self._worker.facts if self._worker is not None else None
+
+    @property
+    def _hold(self) -> LeftHold | None:
+        return self._cell.hold if self._cell is not None else None
+
+    def _stage(self, stage: Stage) -> None:
+        self.record.add(stage_news(stage, self._facts, self._times.since_arrival_ms()))
 
     async def _make_ready(self, worker: WorkerProcess) -> None:
         facts = worker.facts
@@ -219,14 +230,12 @@ class CellExecution:
     async def _run_cell(self, worker: WorkerProcess, context: Message) -> Message:
         start = self.start
         worker.facts.stage, worker.facts.execution_id = Stage.RUNNING, self.lease.execution_id
-        worker.on_message = self._on_message
-        worker.requests.patience.on_held_up = self._save_held_up
-        if self._journal is not None:
-            self._journal.hand_over(self.lease.execution_id)
+        self._hear(worker)
+        reconnect = self._journaled.hand_over(start, worker.facts, self._times, self._path, self._keep_s)
         self._handed_over = True
         return await worker.run(
             {
-                "reconnect": self._open_run(worker),
+                "reconnect": reconnect,
                 "execution_id": start.execution_id,
                 "source": start.source,
                 "execution_count": start.execution_count,
@@ -237,119 +246,17 @@ class CellExecution:
             }
         )
 
-    def _open_run(self, worker: WorkerProcess) -> str:
-        """Where the worker finds the host's next daemon if this one is lost; empty if it would not find the cell."""
-        if self._journal is None or not self._journal.socket_path:
-            return ""
-        facts, times = worker.facts, self._times
-        ticks = process_ticks(facts.pid)
-        if ticks is None:
-            return ""
-        run = OpenRun(
-            self.lease, Version(self.start.version), self.start.execution_count, self._keep_s, self.start.elapsed_ms,
-            times.arrived_s, self._path, facts.worker_id, facts.pid, ticks, self._journal.boot_id,
-            self._journal.socket_path, facts.environment_id, facts.kernel_environment_id, lives=1,
-        )  # fmt: skip
-        try:
-            self._journal.open(run)
-        except OSError as error:
-            log.warning("run_not_journaled", execution=self.lease.execution_id, error=error.strerror)
-            return ""
-        return self._journal.socket_path
-
-    def _close_run(self) -> None:
-        if self._journal is not None:
-            self._journal.close(self.lease.execution_id)
-
-    async def _hold_for_left(self, worker: WorkerProcess, saved: pb.CellSaved) -> None:
-        """Keeps the lease for what the cell left running; the kernel has the cell's outcome meanwhile."""
-        saved.left_running = True
-        self._finish(saved)
-        self.record.add(pb.ExecuteResponse(saved=saved))
-        self._hold = hold = LeftHold(self._left, self._host.keep_leftovers_s, self.record)
-        worker.facts.stage = Stage.SAVING
-        if await hold.until_over(worker.lost) is pb.LEFT_STATE_LIMIT:
-            worker.facts.end = worker_ends.LEFTOVERS
-            await worker.discard()
-        worker.facts.stage = Stage.GONE if worker.lost.done() else Stage.COMPLETED
-
-    def _on_message(self, message: Message) -> None:
-        kind = message.get("t")
-        if kind == "started":
-            self._cell_started(worker_event(message))
-        elif kind == "left":
-            self._left = left_items(message, "items")
-            if self._hold is not None:
-                self._hold.changed(self._left)
-        elif kind == "ended":
-            self._cell_ended(message, worker_event(message))
-        elif (response := response_of(message)) is not None:
-            self.record.add(response)
-
-    def _cell_started(self, number: int) -> None:
-        self._times.started()
-        self._pool.metrics.cell_started(self._path, self._times.figures.start_ms)
-        self._stage(Stage.RUNNING, number)
-        self._report_progress(scheduler_pb2.EXECUTION_STATE_STARTED)
-        if self._interrupted and self._worker is not None:
-            self._worker.interrupt()
-
-    def _cell_ended(self, message: Message, number: int) -> None:
-        ended = fields.mapping(message, "reply")
-        reply = msgpack.packb(ended)
-        self._spent = ended.get("ename") == OUT_OF_MEMORY
-        if fields.boolean(message, "cuda_spoiled", False) and self._worker is not None:
-            self._spent, self._news_of_end = True, SPOILED_NOTE
-            self._pool.spoiled(self._worker)
-        self._left = left_items(message, "left")
-        self._times.ended(message)
-        self._misses = misses(message)
-        outcome = pb.CellEnded(reply=reply, run_s=self._times.figures.run_s)
-        self.record.add(pb.ExecuteResponse(ended=outcome, worker_event=number))
-        if self._worker is not None:
-            self._worker.facts.stage = Stage.SAVING
-            limit_s = self._worker.limits.save_s
-            self._save_limit = asyncio.get_running_loop().call_later(limit_s, self._save_took_too_long, limit_s)
-        self._stage(Stage.SAVING)
-        self._report_progress(scheduler_pb2.EXECUTION_STATE_FINISHED)
-
-    def _save_held_up(self, why: LooseLeafError) -> None:
-        self._note(held_up(why))
-
-    def _tell_news_of_end(self) -> None:
-        text, self._news_of_end = self._news_of_end, ""
-        if text:
-            self._note(text)
-
-    def _note(self, text: str) -> None:
-        note = {"type": "stream", "name": "stderr", "text": text}
-        self.record.add(pb.ExecuteResponse(output=msgpack.packb(note)))
-
-    def _save_took_too_long(self, limit_s: float) -> None:
-        self._cut_off(Timeout("SAVE_TIMEOUT", f"the cell's changes could not be saved within {limit_s:g} s"))
-
-    def _take_save(self, worker: WorkerProcess, reply: Message, saved: pb.CellSaved) -> None:
-        if self._save_limit is not None:
-            self._save_limit.cancel()
-        facts = worker.facts
-        saved.version = facts.version = Version(fields.integer(reply, "version"))
-        self._times.saved(reply)
-        self._tell_news_of_end()
-        if full := worker.requests.take_store_full():
-            self._note(waits_for_room(saved.version, full))
-        facts.resident_bytes = fields.integer(reply, "resident_bytes", 0)
-        take_unsaved(facts, reply, saved, self._host.keep_unsaved_s, self._keep_s)
-        facts.stage = Stage.COMPLETED
-        facts.spent = self._spent
-        facts.prepared_source_hash = ""
-        facts.resident_since_s = time.monotonic()
-
     def _fail(self, saved: pb.CellSaved, error: LooseLeafError) -> scheduler_pb2.ExecutionState:
         """Fills in what went wrong; SAVED if the worker had committed this cell before."""
-        self._tell_news_of_end()
-        committed = self._committed_version()
-        saved.version = committed or self.start.version
-        saved.error_reason, saved.error_message = error.reason, self._loss_text(error, committed)
+        if self._cell is not None:
+            self._cell.tell_news_of_end()
+        committed, start = self._committed_version(), Version(self.start.version)
+        unanswered = self._worker is not None and (
+            self._worker.requests.owner.unanswered == self.lease.execution_id
+        )
+        failed = FailedCell(start, committed, unanswered, self._handed_over, self._times.ended_s is not None)
+        saved.version = committed or start
+        saved.error_reason, saved.error_message = error.reason, failed.loss(error)
         return scheduler_pb2.EXECUTION_STATE_SAVED if committed else scheduler_pb2.EXECUTION_STATE_FAILED
 
     def _committed_version(self) -> Version:
@@ -357,26 +264,11 @@ class CellExecution:
         execution_id, version = self._worker.requests.owner.committed if self._worker is not None else ("", Version(0))
         return version if execution_id == self.lease.execution_id else Version(0)
 
-    def _loss_text(self, error: LooseLeafError, committed: Version) -> str:
-        what = error.message or error.reason
-        if committed:
-            return f"{what}; its changes had been saved already (version {committed})"
-        valid = f"the variables are those of version {self.start.version}; run the cell again"
-        if self._worker is not None and self._worker.requests.owner.unanswered == self.lease.execution_id:
-            doubt = "the store did not say whether it has them: the next cell sees them if so, else"
-            return f"{what} (while its changes were being saved), and {doubt} {valid}"
-        if not self._handed_over:
-            return f"{what} (before the cell ran); nothing was run, {valid}"
-        when = "while its changes were being saved" if self._times.ended_s is not None else "while the cell ran"
-        return f"{what} ({when}); this cell's changes are lost, {valid}"
-
     def _finish(self, saved: pb.CellSaved) -> None:
         if self._times.ended_s is None:
             text = saved.error_message or "the cell did not run"
-            error = {"ename": saved.error_reason or "LooseLeafError", "evalue": text, "traceback": [text]}
-            self.record.add(pb.ExecuteResponse(output=msgpack.packb({"type": "error", **error})))
-            reply = {"status": "error", **error, "execution_count": self.start.execution_count}
-            self.record.add(pb.ExecuteResponse(ended=pb.CellEnded(reply=msgpack.packb(reply), run_s=0.0)))
+            for message in unrun(saved.error_reason or "LooseLeafError", text, self.start.execution_count):
+                self.record.add(message)
         self._times.finish(saved)
         # The protobuf constructor takes enum values by name.
         saved.MergeFrom(pb.CellSaved(path=self._path))
@@ -387,34 +279,8 @@ class CellExecution:
     def _count(self, saved: pb.CellSaved) -> None:
         if self._times.ended_s is not None and not saved.error_reason:
             self._pool.metrics.cell_saved(saved.figures)
-        self._pool.metrics.missed(self._misses)
+        self._pool.metrics.missed(self._cell.misses if self._cell is not None else [])
         self._pool.metrics.gpus_used(saved.figures.gpu_pinned_s * len(self.lease.gpus))
-
-    def _stage(self, stage: Stage, number: int = 0) -> None:
-        facts = self._worker.facts if self._worker is not None else None
-        news = pb.StageNews(
-            stage=scheduler_pb2.WorkerStage.Name(int(stage)),
-            worker_id=facts.worker_id if facts else "",
-            pid=facts.pid if facts else 0,
-            elapsed_ms=self._times.since_arrival_ms(),
-        )
-        self.record.add(pb.ExecuteResponse(stage=news, worker_event=number))
-
-    def _report_progress(self, state: scheduler_pb2.ExecutionState) -> None:
-        self._reporter.report_progress(self._request(state))
-
-    def _report_end(self, state: scheduler_pb2.ExecutionState, reason: str) -> None:
-        request = self._request(state)
-        request.release, request.reason = True, reason
-        request.figures.CopyFrom(self._times.figures)
-        if self._worker is not None:
-            request.worker.CopyFrom(worker_state(self._worker.facts, time.monotonic()))
-        self._reporter.report_end(request)
-
-    def _request(self, state: scheduler_pb2.ExecutionState) -> scheduler_pb2.ReportExecutionRequest:
-        return scheduler_pb2.ReportExecutionRequest(
-            execution_id=self.lease.execution_id, lease_id=self.lease.lease_id, state=state
-        )
 
     async def input_reply(self, answer: pb.InputReply) -> None:
         """Hands the person's answer to the cell."""
@@ -466,11 +332,3 @@ def _unpacked(context: bytes) -> Message:
     except ValueError as error:
         raise InvalidArgument("CONTEXT_MALFORMED", "the kernel's context of this cell cannot be read") from error
     return fields.mapping({"t": "start", "context": found}, "context")
-
-
-def _fault(error: Exception) -> LooseLeafError:
-    """A fault of ours as the person sees it; the log has the rest."""
-    error_id = secrets.token_hex(8)
-    log.error("execution_failed_unexpectedly", error_id=error_id, exc_info=error)
-    text = f"LooseLeaf met a fault of its own; the daemon's log has it as {error_id}"
-    return Internal("BUG", text, error_id=error_id)

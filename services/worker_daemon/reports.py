@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import structlog
 
 from looseleaf.errors import LooseLeafError
 from looseleaf.ids import new_request_id
+from looseleaf.services.worker_daemon.core.lease_table import HeldLease
+from looseleaf.services.worker_daemon.core.worker_life import WorkerFacts
+from looseleaf.services.worker_daemon.wire import worker_state
 from looseleaf.v1 import scheduler_pb2 as pb
 
 log = structlog.get_logger()
@@ -91,3 +95,31 @@ class Reporter:
             log.warning("reports_not_sent", count=self._queue.qsize())
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
+
+
+class RunReports:
+    """What is reported of one execution."""
+
+    def __init__(self, reporter: Reporter, lease: HeldLease) -> None:
+        self._reporter = reporter
+        self._lease = lease
+
+    def progress(self, state: pb.ExecutionState) -> None:
+        """It has come to `state`."""
+        self._reporter.report_progress(self._request(state))
+
+    def end(
+        self, state: pb.ExecutionState, reason: str, figures: pb.ExecutionFigures, worker: WorkerFacts | None
+    ) -> None:
+        """Its outcome; the lease ends with it. `worker`: whom it ran on, if it came so far."""
+        request = self._request(state)
+        request.release, request.reason = True, reason
+        request.figures.CopyFrom(figures)
+        if worker is not None:
+            request.worker.CopyFrom(worker_state(worker, time.monotonic()))
+        self._reporter.report_end(request)
+
+    def _request(self, state: pb.ExecutionState) -> pb.ReportExecutionRequest:
+        return pb.ReportExecutionRequest(
+            execution_id=self._lease.execution_id, lease_id=self._lease.lease_id, state=state
+        )

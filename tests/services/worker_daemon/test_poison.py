@@ -13,7 +13,7 @@ from generations_rig import GenerationsRig
 from looseleaf.errors import Timeout
 from looseleaf.services.worker_daemon.core.zygote_facts import Verdict
 from looseleaf.services.worker_daemon.core.zygote_nodes import TreeKey
-from looseleaf.services.worker_daemon.execution import SPOILED_NOTE
+from looseleaf.services.worker_daemon.running_cell import SPOILED_NOTE
 
 
 @pytest.mark.parametrize("spoiled", [True, False])
