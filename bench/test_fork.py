@@ -15,12 +15,13 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from looseleaf.protocol.channel import Channel
 from looseleaf.protocol.control import ControlSocket
-from looseleaf.protocol.rpc import OK
+from looseleaf.protocol.rpc import ERROR, OK
 
 ROUNDS = 5
 # One fresh process takes as long as dozens of forks.
 FORKS_PER_ROUND = 10
 LIMIT_S = 60.0
+QUESTION_ID = 7
 TOGETHER = 8
 TOGETHER_TARGET = Target("ratio", 1 / 15, "<= 1/15")
 HAD_TARGET = Target("ratio", 1 / 5, "<= 1/5")
@@ -84,6 +85,11 @@ def fork_several(control: ControlSocket, workers: list[tuple[int, Channel]], cou
             workers.append((ask_for(control, theirs), Channel(ours)))
     for _, channel in workers[-count:]:
         assert channel.recv(LIMIT_S)[0]["t"] == "hello"
+        # Ready is who answers: of a request that no worker knows, with a refusal.
+        channel.send({"t": "are_you_there", "id": QUESTION_ID})
+    for _, channel in workers[-count:]:
+        answer = channel.recv(LIMIT_S)[0]
+        assert (answer["t"], answer["id"]) == (ERROR, QUESTION_ID), answer
 
 
 def fork_with_pandas(control: ControlSocket, workers: list[tuple[int, Channel]]) -> None:

@@ -25,7 +25,7 @@ from looseleaf.worker.log_format import LogFormat
 from looseleaf.worker.runtime import WorkerRuntime
 from looseleaf.worker.shell import WorkerShell
 from looseleaf.worker.streams import OutStream
-from looseleaf.worker.thread_counts import THREAD_VARIABLES, default_thread_count, set_thread_count
+from looseleaf.worker.thread_counts import THREAD_VARIABLES, ComputeThreads, default_thread_count
 from looseleaf.worker.zygote_forks import stand_alone
 
 EXIT_FAULT: Final = 70
@@ -69,13 +69,13 @@ def become_worker(birth: Birth, inherited: Inheritance) -> NoReturn:
         set_title(birth.title)
         reseed()
         importlib.invalidate_caches()
-        set_thread_count(_number("LOOSELEAF_THREADS") or default_thread_count(), inherited.thread_libraries)
+        threads = ComputeThreads(inherited.thread_libraries)
+        threads.begin(_number("LOOSELEAF_THREADS") or default_thread_count())
         install_devices("worker")
         channel = Channel(socket.socket(fileno=birth.channel_fd))
-        libraries = inherited.thread_libraries
         runtime = WorkerRuntime(
-            inherited.shell, channel, inherited.streams, inherited.imports, libraries, log_fd, inherited.environment_id
-        )  # fmt: skip
+            inherited.shell, channel, inherited.streams, inherited.imports, threads, log_fd, inherited.environment_id
+        )
         runtime.run()
     except BaseException:
         # Once it runs, a traceback may show cell text.

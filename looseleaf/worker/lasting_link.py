@@ -12,6 +12,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from looseleaf.errors import InvalidArgument, LooseLeafError, Unavailable
@@ -88,6 +89,11 @@ class LastingLink:
     def start(self) -> None:
         """Begins to read and to send."""
         self._link.start()
+
+    def say_first(self, type_: str, body: Message) -> None:
+        """Before `start`: sent on this thread. That the daemon is gone is told after `start`, as at any time."""
+        with suppress(Unavailable):
+            self._link.channel.send(build_message(type_, 0, body))
 
     @property
     def current(self) -> ThreadedLink:

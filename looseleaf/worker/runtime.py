@@ -29,7 +29,7 @@ from looseleaf.worker.lasting_link import LastingLink
 from looseleaf.worker.late_imports import LateImports
 from looseleaf.worker.left_watch import LeftWatch
 from looseleaf.worker.leftovers import end_group, leftovers
-from looseleaf.worker.log_format import LogFormat
+from looseleaf.worker.log import log_to
 from looseleaf.worker.origin import under
 from looseleaf.worker.peak import PeakBytes
 from looseleaf.worker.plain import plain
@@ -39,13 +39,15 @@ from looseleaf.worker.result_cache import begin_caches
 from looseleaf.worker.shell import WorkerShell, add_sources
 from looseleaf.worker.stages import WorkerState
 from looseleaf.worker.streams import OutputRelay, OutStream
-from looseleaf.worker.thread_counts import set_thread_count
+from looseleaf.worker.thread_counts import ComputeThreads
 from looseleaf.worker.unsaved import stale_note
 
 log = logging.getLogger("looseleaf.worker")
 
 # Longest wait for a slow daemon when a cell flushes its output, or at the end.
 FLUSH_LIMIT_S: Final = 2.0
+# Without a request for so long, a worker is taken to be ready: the next steps of a preparation come sooner.
+SETTLE_AFTER_S: Final = 0.05
 
 
 class WorkerRuntime:
@@ -57,15 +59,16 @@ class WorkerRuntime:
         channel: Channel,
         streams: tuple[OutStream, OutStream],
         imports: list[str],
-        thread_libraries: list[str],
+        threads: ComputeThreads,
         log_fd: int,
         environment_id: str = "",
     ) -> None:
         self._shell = shell
         self._imports = imports
         self._environment_id = environment_id
-        self._thread_libraries = thread_libraries
-        self._threads = 0
+        self._threads = threads
+        # What the kernel said last.
+        self._thread_count = 0
         self._pid = os.getpid()
         self._execution_id = ""
         self._peak = PeakBytes()
@@ -94,19 +97,30 @@ class WorkerRuntime:
         shell.publish = self._publish
         for stream in streams:
             stream.connect(self._relay)
-        _log_to(log_fd)
+        log_to(log_fd)
 
     def run(self) -> None:
         """Serves the daemon until the connection ends."""
-        self._link.start()
-        self._link.send_event("hello", {
+        # Before the threads: while they start, the daemon goes on.
+        self._link.say_first("hello", {
             "v": PROTOCOL_VERSION, "role": "worker", "pid": os.getpid(), "zygote_imports": self._imports,
             "environment_id": self._environment_id,
         })
+        self._link.start()
         self._relay.start()
         self._raw.start()
         while True:
-            self._answer(self._inbox.next())
+            self._answer(self._next())
+
+    def _next(self) -> Message:
+        """The next request; if none comes for a while, what nobody should wait for is done."""
+        if self._threads.settled:
+            return self._inbox.next()
+        later = self._runner.loop.call_later(SETTLE_AFTER_S, self._threads.settle)
+        try:
+            return self._inbox.next()
+        finally:
+            later.cancel()
 
     def _answer(self, request: Message) -> None:
         request_id = request["id"]
@@ -287,30 +301,10 @@ class WorkerRuntime:
         request = fields.text(context, "request", "")
         shell.set_parent({"header": {"msg_id": request, "msg_type": "execute_request"}} if request else {})
         threads = fields.integer(context, "threads", 0)
-        if 0 < threads != self._threads:
-            set_thread_count(threads, self._thread_libraries)
-            self._threads = threads
+        if 0 < threads != self._thread_count:
+            self._threads.set(threads)
+            self._thread_count = threads
+        self._threads.settle()
         interactivity = fields.text(context, "ast_node_interactivity", "")
         if interactivity:
             shell.ast_node_interactivity = interactivity
-
-
-class _DaemonLog(logging.StreamHandler[Any]):
-    def handleError(self, record: logging.LogRecord) -> None:
-        """A daemon that is gone reads no log; by default a traceback would go to the person's stderr."""
-
-
-def worker_logger() -> logging.Logger:
-    """Our own logger as workers have it, without a place to write to."""
-    logger = logging.getLogger("looseleaf")
-    if logger.level != logging.WARNING:
-        logger.setLevel(logging.WARNING)
-    logger.propagate = False
-    return logger
-
-
-def _log_to(fd: int) -> None:
-    """Our own log goes to the daemon's stderr: fd 2 is the person's output from now on."""
-    handler = _DaemonLog(os.fdopen(fd, "w", buffering=1, closefd=False))
-    handler.setFormatter(LogFormat())
-    worker_logger().addHandler(handler)

@@ -29,6 +29,45 @@ _SETTERS: Final = {
 }
 
 
+# Of these, the ones that start their threads when they are told a count, which then keep a CPU busy for tens of
+# milliseconds while they wait for work.
+_BUSY: Final = ("openblas",)
+
+
+class ComputeThreads:
+    """The count of this process's libraries, of which `libraries` are paths. Main thread only."""
+
+    def __init__(self, libraries: list[str]) -> None:
+        self._libraries = libraries
+        # What those that would start threads at once are still to be told; 0: nothing.
+        self._due = 0
+
+    @property
+    def settled(self) -> bool:
+        """All libraries have the count."""
+        return self._due == 0
+
+    def begin(self, count: int) -> None:
+        """From now on torch and others compute with so many, those that would start threads at once from `settle`."""
+        set_thread_count(count, [path for path in self._libraries if not _is_busy(path)])
+        self._due = count
+
+    def settle(self) -> None:
+        """While nobody waits, or before a cell. Does nothing if it is done."""
+        due, self._due = self._due, 0
+        if due:
+            set_library_counts(due, [path for path in self._libraries if _is_busy(path)])
+
+    def set(self, count: int) -> None:
+        """From now on all compute with so many."""
+        self._due = 0
+        set_thread_count(count, self._libraries)
+
+
+def _is_busy(path: str) -> bool:
+    return any(part in Path(path).name for part in _BUSY)
+
+
 def missing_thread_variables() -> list[str]:
     """Names in `THREAD_VARIABLES` that are not "1" in this process's environment."""
     return [name for name in THREAD_VARIABLES if os.environ.get(name) != "1"]
@@ -48,6 +87,11 @@ def set_thread_count(count: int, libraries: list[str]) -> None:
     numexpr = sys.modules.get("numexpr")
     if numexpr is not None and hasattr(numexpr, "set_num_threads"):
         numexpr.set_num_threads(min(count, int(getattr(numexpr, "MAX_THREADS", count))))
+    set_library_counts(count, libraries)
+
+
+def set_library_counts(count: int, libraries: list[str]) -> None:
+    """The same for each of `libraries` that is loaded."""
     for path in libraries:
         try:
             library = ctypes.CDLL(path, mode=_RTLD_NOLOAD)

@@ -115,7 +115,7 @@ def inheritance(
 ) -> Inheritance:
     """What this process hands on, once it has a title and its devices."""
     from looseleaf.worker.child import Inheritance, install_devices
-    from looseleaf.worker.runtime import worker_logger
+    from looseleaf.worker.log import worker_logger
 
     # Here once: it is written into each logger of every package.
     worker_logger()

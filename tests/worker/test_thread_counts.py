@@ -4,14 +4,18 @@ import json
 import os
 import subprocess
 import sys
+import time
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from looseleaf.worker import thread_counts
 from looseleaf.worker.thread_counts import (
     THREAD_VARIABLES,
+    ComputeThreads,
     default_thread_count,
     missing_thread_variables,
     set_thread_count,
@@ -64,6 +68,45 @@ def test_set_thread_count_reaches_numexpr_within_what_it_allows(
     monkeypatch.delitem(sys.modules, "torch", raising=False)
     set_thread_count(count, [])
     assert asked == [expected]
+
+
+def test_compute_threads_tell_a_pool_that_would_be_busy_only_when_they_settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, list[str]]] = []
+    monkeypatch.setattr(thread_counts, "set_library_counts", lambda count, paths: told.append((count, paths)))
+    monkeypatch.delitem(sys.modules, "numexpr", raising=False)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    threads = ComputeThreads(["/lib/libopenblas64_.so", "/lib/libgomp.so.1"])
+    settled = [threads.settled]
+    threads.begin(3)
+    settled.append(threads.settled)
+    assert told == [(3, ["/lib/libgomp.so.1"])]
+    threads.settle()
+    threads.settle()
+    settled.append(threads.settled)
+    assert told[1:] == [(3, ["/lib/libopenblas64_.so"])] and settled == [True, False, True]
+    threads.begin(3)
+    threads.set(2)
+    threads.settle()
+    assert told[3:] == [(2, ["/lib/libopenblas64_.so", "/lib/libgomp.so.1"])]
+
+
+THREADS_OF_TEST = 8
+
+
+def tasks(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def test_worker_that_idles_has_all_its_compute_threads_before_a_cell(make_worker: Callable[..., Any]) -> None:
+    worker = make_worker(LOOSELEAF_THREADS=str(THREADS_OF_TEST))
+    if "openblas" not in Path(f"/proc/{worker.pid}/maps").read_text():
+        pytest.skip("this numpy does not come with OpenBLAS")
+    # torch's and OpenBLAS's, each besides the main thread; ours are fewer than those of either.
+    wanted = 1 + 2 * (THREADS_OF_TEST - 1)
+    deadline_s = time.monotonic() + 60
+    while tasks(worker.pid) <= wanted:
+        assert time.monotonic() < deadline_s, tasks(worker.pid)
+        os.sched_yield()
 
 
 COUNTS = """
