@@ -10,9 +10,12 @@ JOBS ?= 2
 # Of tests that mostly wait for other processes one more at a time keeps the machine busy.
 WAITING_JOBS ?= $(if $(filter 0,$(JOBS)),0,$(shell expr $(JOBS) + 1))
 
+# Which notebooks are compared: all, but for a sample in the gate (tests/golden/golden_total.py).
+GOLDEN ?= not gpu
 # A comparison that takes so long shows where every thread is.
 STANDS_STILL_S := 150
 
+TOOLS_STAMP := $(VENV)/.set-up-tools
 SETUP_STAMP := $(VENV)/.set-up
 BUILT_STAMP := $(VENV)/.built
 GOLDEN_STAMP := $(VENV)/.set-up-golden
@@ -45,19 +48,23 @@ NATIVE_TEST_SOURCES := $(wildcard csrc/dirty_tracker/tests/*.cpp) \
 help:  ## show this list
 	@awk -F ':.*##' '/^[a-z-]+:.*##/ { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(BUILT_STAMP)  ## make .venv with everything installed and built (PYTHON=python3.12 picks another Python)
+setup: $(SETUP_STAMP) $(BUILT_STAMP)  ## make .venv with everything installed and built (PYTHON=python3.12 picks another Python)
 
-# torch comes first and with its exact version: then pip takes the CPU build where one is offered, and nothing replaces it.
-$(SETUP_STAMP): pyproject.toml setup.py constraints.txt
+# What compiles and generates, before all else: the native parts are built while the other packages are installed (make -j).
+$(TOOLS_STAMP): constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || \
 		{ echo "LooseLeaf needs Python 3.11 to 3.13; $(PYTHON) is $$($(PYTHON) -V). Try: make setup PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -q -c constraints.txt torch==2.13.0
 	$(BIN)/python -m pip install -q -c constraints.txt setuptools wheel pybind11 grpcio-tools
+	@touch $@
+
+# torch comes first and with its exact version: then pip takes the CPU build where one is offered, and nothing replaces it.
+$(SETUP_STAMP): $(TOOLS_STAMP) pyproject.toml setup.py
+	$(BIN)/python -m pip install -q -c constraints.txt torch==2.13.0
 	LOOSELEAF_NATIVE=0 $(BIN)/python -m pip install -q -c constraints.txt --no-build-isolation -e ".[dev,examples]"
 	@touch $@
 
-$(BUILT_STAMP): $(SETUP_STAMP) $(NATIVE_SOURCES) $(PROTOS)
+$(BUILT_STAMP): $(TOOLS_STAMP) pyproject.toml setup.py $(NATIVE_SOURCES) $(PROTOS)
 	$(BIN)/python setup.py -q build_proto --inplace build_ext --inplace
 	@touch $@
 
@@ -106,7 +113,7 @@ $(GOLDEN_STAMP): $(SETUP_STAMP) pyproject.toml constraints.txt
 	@touch $@
 
 golden: golden-setup  ## compare notebooks cell by cell with an ordinary kernel; writes out/golden.json
-	$(PYTEST) tests/golden -m "not gpu" -n $(WAITING_JOBS) --dist worksteal -o faulthandler_timeout=$(STANDS_STILL_S)
+	$(PYTEST) tests/golden -m "$(GOLDEN)" -n $(WAITING_JOBS) --dist worksteal -o faulthandler_timeout=$(STANDS_STILL_S)
 
 golden-setup: setup $(GOLDEN_STAMP)
 
@@ -155,8 +162,9 @@ bench: setup  ## measure: pytest-benchmark over bench/, each beside its referenc
 slow: setup  ## run the slow tests that the gate runs too
 	$(PYTEST) -m "slow and not soak and not gpu" -k "not golden" -n $(WAITING_JOBS) --dist loadfile
 
-soak: setup  ## run all slow tests that are not golden, also those that take minutes each
+soak: golden-setup  ## run all slow tests, also those that take minutes each, and the golden ones that the gate leaves out
 	$(PYTEST) -m "slow and not gpu" -k "not golden"
+	$(MAKE) golden GOLDEN=soak
 
 gpu-check: setup  ## measure and test what needs a real GPU, in 8 minutes; writes out/gpu-check.json
 	@nvidia-smi -L 2>/dev/null | grep -q GPU || { echo "gpu-check needs an NVIDIA GPU with its driver; none is here."; exit 1; }
