@@ -252,7 +252,7 @@ class CellExecution:
             self._cell.tell_news_of_end()
         committed, start = self._committed_version(), Version(self.start.version)
         unanswered = self._worker is not None and (
-            self._worker.requests.owner.unanswered == self.lease.execution_id
+            self._worker.requests.owner.may_have_committed(self.lease.execution_id)
         )
         failed = FailedCell(start, committed, unanswered, self._handed_over, self._times.ended_s is not None)
         saved.version = committed or start

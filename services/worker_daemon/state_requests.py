@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import astuple, dataclass, field
 from typing import Any
 
@@ -48,7 +49,8 @@ class StateOwner:
     """Whose state a connection may read and write; a worker's is set when it is given to a session.
 
     `committed`: the last execution whose commit came over this connection, and the version that it made.
-    `unanswered`: the last one whose commit nobody here knows the outcome of.
+    `unanswered`: the last one whose commit nobody here knows the outcome of. `committing`: those whose commit is under
+    way, or waits for the one before it.
     """
 
     session_id: SessionId = SessionId("")
@@ -56,6 +58,11 @@ class StateOwner:
     title: str = ""
     committed: tuple[ExecutionId, Version] = (ExecutionId(""), Version(0))
     unanswered: ExecutionId = ExecutionId("")
+    committing: list[ExecutionId] = field(default_factory=list)
+
+    def may_have_committed(self, execution_id: ExecutionId) -> bool:
+        """True if the store was asked, or may yet be, and has not said whether it took that execution's commit."""
+        return execution_id == self.unanswered or execution_id in self.committing
 
 
 @dataclass(eq=False)
@@ -250,7 +257,7 @@ class StateRequests:
 
     async def _commit(self, session_id: SessionId, decoded: Manifest, request: Body) -> Reply:
         named = {(ref.region_id, ref.length_bytes) for ref in decoded.region_refs()}
-        async with self._committing:
+        async with self._told_of(ExecutionId(request["execution_id"])), self._committing:
             # A peer that gave up waiting may begin another save meanwhile: each has pins of its own.
             save, self._save = self._save, object()
             try:
@@ -265,6 +272,14 @@ class StateRequests:
             self.regions.supersede(self._named - named)
             self._named = named
             return reply
+
+    @asynccontextmanager
+    async def _told_of(self, execution_id: ExecutionId) -> AsyncIterator[None]:
+        self.owner.committing.append(execution_id)
+        try:
+            yield
+        finally:
+            self.owner.committing.remove(execution_id)
 
     async def _commit_save(
         self, save: object, named: set[RegionKey], session_id: SessionId, expected: Version, request: Body

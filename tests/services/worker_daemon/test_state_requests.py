@@ -10,7 +10,7 @@ from daemon_fakes import SESSION, Parts, down, manifest_of, region, until, withi
 
 from looseleaf.dirty_tracker import Memfd
 from looseleaf.errors import CapacityExceeded, Conflict, Corrupt, InvalidArgument, LooseLeafError, PreconditionFailed
-from looseleaf.ids import Epoch, SessionId
+from looseleaf.ids import Epoch, ExecutionId, SessionId
 from looseleaf.protocol.region_rows import pack_regions, unpack_places
 from looseleaf.services.worker_daemon import regions as regions_module
 from looseleaf.services.worker_daemon import save_patience, state_requests
@@ -45,9 +45,11 @@ class Peer:
             rows.append([region_id, length, slot])
         await self.ask("put_regions", regions=rows)
 
-    async def commit(self, *numbers: int, parent: int = 0, session: SessionId = SESSION) -> dict[str, Any]:
+    async def commit(
+        self, *numbers: int, parent: int = 0, session: SessionId = SESSION, execution: str = "x-1"
+    ) -> dict[str, Any]:
         manifest = manifest_of([region(number)[0] for number in numbers], parent=parent, session=session)
-        return await self.ask("commit", manifest=manifest, parent=parent, epoch=1, execution_id="x-1")
+        return await self.ask("commit", manifest=manifest, parent=parent, epoch=1, execution_id=execution)
 
     async def close(self) -> None:
         if self._ring is not None:
@@ -159,6 +161,23 @@ async def test_commit_goes_on_when_its_peer_is_gone(parts: Parts) -> None:
     parts.store.may_commit.set()
     await within(closing)
     assert parts.staged == [(SESSION, 1, keys(1))] and peer.requests.owner.committed == ("x-1", 1)
+
+
+async def test_commit_that_waits_for_another_one_is_not_known_until_the_store_has_said_so(parts: Parts) -> None:
+    peer = Peer(parts)
+    owner = peer.requests.owner
+    parts.store.may_commit.clear()
+    commits = [asyncio.create_task(peer.commit(1, execution=execution)) for execution in ("x-1", "x-2")]
+    await until(lambda: len(peer.requests._commits) == 2 and peer.requests._committing.locked())
+    assert not owner.may_have_committed(ExecutionId("x-3"))
+    # The worker is killed, and its end is not waited for any longer.
+    for execution in ("x-1", "x-2"):
+        assert owner.may_have_committed(ExecutionId(execution))
+    parts.store.may_commit.set()
+    await within(asyncio.gather(*commits))
+    await peer.close()
+    assert owner.committed[0] == "x-2"
+    assert not any(owner.may_have_committed(ExecutionId(execution)) for execution in ("x-1", "x-2"))
 
 
 @pytest.mark.parametrize("then", ["refused", "put", "repeated"])
