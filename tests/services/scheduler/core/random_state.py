@@ -11,7 +11,7 @@ from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, HostRecord, SessionRecord, Totals, WorkerStage
 from looseleaf.services.scheduler.core.limits import Limits
-from tests.services.scheduler.core.random_parts import Daemon, Want
+from tests.services.scheduler.core.random_parts import CONTEXT_BYTES, Daemon, Want
 
 # How long a worker is kept for variables that no version has.
 HOLD_S = 3.0
@@ -20,7 +20,23 @@ HOLD_S = 3.0
 LIMITS = Limits(
     run_queue_max=40, journal_records_max=1000, gang_patience_s=2.0, pending_orphan_s=1e9, look_again_s=1e9,
     batch_penalty_s=5.0, fair_double_after_s=4.0, fair_fifo_after_s=8.0, start_timeout_s=5.0,
-    memory_patience_s=3.0, gpu_settle_s=1.0)
+    memory_patience_s=3.0, gpu_settle_s=1.0, context_bytes=CONTEXT_BYTES)
+
+
+def limits_of(seed: int) -> Limits:
+    """Those of one world.
+
+    In every second one hosts are started and ended by demand, and devices opened before Run. The queue is long in every
+    fifth only, where people are told of their places after each event, since both make events dear.
+    """
+    limits = LIMITS if seed % 5 == 0 else replace(LIMITS, run_queue_max=12, news_at_once_max=0)
+    if seed % 2:
+        return limits
+    furthest = WorkerStage.DEVICE_READY if seed % 4 else WorkerStage.CONTEXT_READY
+    return replace(
+        limits, hosts_max=3, gpus_per_host=1, headroom_hosts=0, demand_peak_s=3.0, power_off_after_s=2.0,
+        boot_timeout_s=20.0, boot_retry_s=1.0, prepare_stage_max=furthest, contexts_per_gpu_max=1 + seed % 8 // 4,
+        speculative_expiry_s=2.0)
 
 
 class WorldState:
@@ -28,11 +44,7 @@ class WorldState:
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
-        # In every second world hosts are started and ended by demand.
-        self.limits = LIMITS if seed % 2 else replace(
-            LIMITS, hosts_max=3, gpus_per_host=1, headroom_hosts=0, demand_peak_s=3.0, power_off_after_s=2.0,
-            boot_timeout_s=20.0, boot_retry_s=1.0, prepare_stage_max=WorkerStage.DEVICE_READY,
-            speculative_expiry_s=2.0)
+        self.limits = limits_of(seed)
         self.random = random.Random(seed)
         self.now_s = 0.0
         self.names = itertools.count(1)

@@ -18,7 +18,7 @@ SETTLE_ROUNDS_MAX = 400
 ROUND_S = 0.5
 # Without faults one more run waits than there are GPUs, besides those that waited before. A run waits for as many
 # cells, each of two rounds of its host's, and for starts that were lost.
-BUSY_ROUNDS, WAITING_MAX = 100, 5
+BUSY_ROUNDS, WAITING_MAX, KEYSTROKES = 100, 5, 2
 WAIT_S_MAX, WAIT_S_PER_RUN = 20.0, 1.0
 MODULE = "tests.services.scheduler.core.random_world"
 
@@ -54,7 +54,7 @@ class World(SchedulerSide):
             self.beat(daemon)
         elif roll < 0.85:
             self.progress(daemon)
-        elif roll < 0.88:
+        elif roll < 0.87:
             self.send(ev.Tick())
         elif roll < 0.92:
             self.prepare_something()
@@ -133,6 +133,8 @@ class World(SchedulerSide):
         for _ in range(BUSY_ROUNDS):
             if len(self.open_wants()) < WAITING_MAX:
                 self.new_run()
+            for _ in range(KEYSTROKES):
+                self.prepare_something()
             self.round()
             for want in self.open_wants():
                 waited_s = self.now_s - since_s.setdefault(want.execution_id, self.now_s)

@@ -13,10 +13,12 @@ import pytest
 
 from tests.services.scheduler.core.random_world import World
 
+# The 100,000 events of every test run go in pieces of so many, which can be run apart.
+PIECE = 10_000
+
 
 @pytest.mark.parametrize(("events", "first_seed"), [
-    (10_000, 0),
-    pytest.param(100_000, 100_000, marks=[pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1_200)]),
+    *((PIECE, 100 * piece) for piece in range(10)),
     pytest.param(10_000_000, 1_000_000, marks=[pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(14_400)]),
 ])
 def test_policy_keeps_its_promises_over_so_many_events_of_random_worlds(events: int, first_seed: int) -> None:

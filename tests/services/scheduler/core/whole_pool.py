@@ -6,6 +6,7 @@ from looseleaf.ids import HostId
 from looseleaf.services.scheduler.core import placement
 from looseleaf.services.scheduler.core.facts import ExecutionState
 from looseleaf.services.scheduler.core.granting import waiting_runs
+from looseleaf.services.scheduler.core.hosts import Host
 from looseleaf.services.scheduler.core.placement import Placement
 from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.rooms import host_room
@@ -30,21 +31,34 @@ def check_index(state: State, now_s: float) -> None:
     """The index holds every room as it is, finds every worker of a session, and leads to the best placement."""
     state.rooms.refresh(now_s)
     for host in state.hosts.with_gpus():
-        workers = host.workers.values()
-        assert {w.worker_id for w in host.workers.bound()} == {w.worker_id for w in workers if w.gpu_indices}
-        assert host.workers.speculative == sum(1 for worker in workers if worker.speculative)
-        assert state.rooms.room(host.host_id) == host_room(host, state.leases, now_s, state.limits), (
-            "a change was not told of")
+        check_room(state, host, now_s)
     assert set(state.hosts.shapes) == {host.shape for host in state.hosts.with_gpus()}
     everyone = [(host, worker) for host in state.hosts for worker in host.workers.values()]
     for session_id in {worker.session_id for _host, worker in everyone}:
         theirs = [(host, worker) for host, worker in everyone if worker.session_id == session_id]
-        assert state.hosts.workers_of(session_id) == theirs
+        assert state.hosts.workers_of(session_id) == theirs, "a worker's change was not told of"
     for run in state.runs:
-        preparation = state.preparations.get(run.session_id)
-        preparing_on = preparation.host_id if preparation is not None else None
-        expected = best_placement(state, run, preparing_on, now_s)
-        assert placement.place(run, state.rooms, preparing_on, set(), now_s) == expected
+        check_placement(state, run, now_s)
+
+
+def check_room(state: State, host: Host, now_s: float) -> None:
+    """The refreshed index holds the host's room as it is."""
+    workers = host.workers.values()
+    bound = {worker.worker_id for worker in workers if worker.gpu_indices}
+    assert {worker.worker_id for worker in host.workers.bound()} == bound, "a worker's change was not told of"
+    speculative = sum(1 for worker in workers if worker.speculative)
+    assert host.workers.speculative == speculative, "a worker's change was not told of"
+    assert state.rooms.room(host.host_id) == host_room(host, state.leases, now_s, state.limits), (
+        "a change was not told of")
+
+
+def check_placement(state: State, run: Run, now_s: float) -> None:
+    """The refreshed index leads to the best placement of the run."""
+    preparation = state.preparations.get(run.session_id)
+    preparing_on = preparation.host_id if preparation is not None else None
+    expected = best_placement(state, run, preparing_on, now_s)
+    found = placement.place(run, state.rooms, preparing_on, set(), now_s)
+    assert found == expected, "the index leads elsewhere than a look at every host"
 
 
 def check_nobody_waits_for_nothing(state: State, now_s: float) -> None:
@@ -61,21 +75,33 @@ def check_nobody_waits_for_nothing(state: State, now_s: float) -> None:
         assert placement.place(run, state.rooms, preparing_on, kept, now_s) is None, "a run waits though there is room"
 
 
+def check_contexts(state: State) -> None:
+    """Each context that is counted to a tenant is one that a worker waits with, and what was wasted was opened."""
+    workers = {worker.worker_id: (host.host_id, worker) for host in state.hosts for worker in host.workers.values()}
+    for tenant in {state.sessions.tenant(worker.session_id) for _host_id, worker in workers.values()}:
+        for worker_id, context in state.speculation.contexts_of(tenant).items():
+            assert worker_id in workers, "a context is counted whose worker is gone"
+            host_id, worker = workers[worker_id]
+            assert context.host_id == host_id
+            assert worker.context_gpus, "a context is counted that was left"
+    assert state.speculation.totals.contexts_wasted <= state.speculation.totals.contexts
+
+
 def check_table(state: State) -> None:
     """What no event may break: one owner per GPU, one valid lease per execution, newest epochs, nobody lost."""
-    valid: dict[str, int] = {}
+    valid: set[str] = set()
     taken: set[tuple[str, int]] = set()
     for entry in state.leases:
         for index in entry.lease.gpu_indices:
             assert (entry.lease.host_id, index) not in taken, "a GPU is leased twice"
             taken.add((entry.lease.host_id, index))
         if entry.valid:
-            valid[entry.lease.execution_id] = valid.get(entry.lease.execution_id, 0) + 1
+            assert entry.lease.execution_id not in valid, "two valid leases for one execution"
+            valid.add(entry.lease.execution_id)
             assert entry.lease.epoch >= state.sessions.epoch(entry.lease.session_id), "a valid lease is fenced"
         host = state.hosts.get(entry.lease.host_id)
         assert host is not None
         assert host.alive, "a dead host has leases"
-    assert all(count == 1 for count in valid.values()), "two valid leases for one execution"
     for record in state.journal.live():
         if record.state is not ExecutionState.PENDING:
             assert record.lease is not None
