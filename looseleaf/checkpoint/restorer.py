@@ -153,10 +153,12 @@ class Restorer:
 
     def _import(self, imports: list[str]) -> tuple[tuple[tuple[str, str], ...], dict[str, float]]:
         """Imports each module that is not there yet. (name, error) of those that failed; seconds of those that came."""
-        importlib.invalidate_caches()
         failed = []
         took_s: dict[str, float] = {}
         lacking = [name for name in imports if sys.modules.get(name) is None]
+        if lacking:
+            # It may have been installed a moment ago. Hundreds of folders are looked through anew: not for nothing.
+            importlib.invalidate_caches()
         for name in lacking:
             if sys.modules.get(name) is not None:
                 continue  # it came with another one

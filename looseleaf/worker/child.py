@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import faulthandler
 import gc
-import importlib
 import os
 import signal
 import socket
@@ -68,7 +67,6 @@ def become_worker(birth: Birth, inherited: Inheritance) -> NoReturn:
         confine_worker(Confinement.parse(os.environ.pop(CONFINEMENT_VARIABLE, _FREE)), os.environ)
         set_title(birth.title)
         reseed()
-        importlib.invalidate_caches()
         threads = ComputeThreads(inherited.thread_libraries)
         threads.begin(_number("LOOSELEAF_THREADS") or default_thread_count())
         install_devices("worker")

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import sys
 
 from looseleaf.checkpoint.module_code import BASELINE
 from looseleaf.checkpoint.new_modules import NEW_MODULES
+from looseleaf.worker.heap_holes import fill_holes
+
+# How many there were when `forget_found_files` did its work.
+_modules_at_last = 0
 
 
 def become_ready_to_fork() -> None:
@@ -14,12 +20,27 @@ def become_ready_to_fork() -> None:
     What a package does at its import must not depend on these devices: call `become_ready_to_import` before the next.
     """
     from looseleaf.worker.child import install_devices
+    from looseleaf.worker.rehearsal import rehearse
 
+    rehearse()
     BASELINE.begin()
     NEW_MODULES.mark()
     install_devices("worker")
+    forget_found_files()
     gc.collect()
+    fill_holes()
     gc.freeze()
+
+
+def forget_found_files() -> None:
+    """Before a fork: what is installed since the last import here is found in the worker.
+
+    That is for each folder that a package lies in, hundreds of them; here it is done again only after another import.
+    """
+    global _modules_at_last
+    if (count := len(sys.modules)) != _modules_at_last:
+        importlib.invalidate_caches()
+        _modules_at_last = count
 
 
 def become_ready_to_import() -> None:

@@ -23,7 +23,7 @@ from looseleaf.errors import InvalidArgument, LooseLeafError, PreconditionFailed
 from looseleaf.protocol import fields
 from looseleaf.protocol.control import ControlSocket
 from looseleaf.protocol.frames import PROTOCOL_VERSION, Message, close_fds
-from looseleaf.worker.fork_readiness import become_ready_to_fork
+from looseleaf.worker.fork_readiness import become_ready_to_fork, forget_found_files
 from looseleaf.worker.huge_pages import use_huge_pages
 from looseleaf.worker.isolation import IMPORT_LIMIT_S, end_after, isolate_zygote, set_title, undo_imports
 from looseleaf.worker.probe import become_probe
@@ -188,6 +188,7 @@ class Zygote:
             self._control.forget()
             become()
 
+        forget_found_files()
         return fork_grandchild(enter)
 
     def _become(self, kind: str, birth: Birth, imports: list[str]) -> Callable[[], NoReturn]:

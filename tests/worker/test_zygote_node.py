@@ -104,6 +104,16 @@ def test_dead_middle_node_leaves_its_child_and_its_worker_at_work(
     assert later.hello["zygote_imports"] == ["tail_one", "tail_two", "wave"]
 
 
+def test_module_installed_in_the_same_instant_as_the_last_is_found(base: Any, make_worker: Any) -> None:
+    # Its folder was looked through when the zygote imported from it.
+    times = base.folder.stat()
+    (base.folder / "put_there_later.py").write_text("")
+    os.utime(base.folder, ns=(times.st_atime_ns, times.st_mtime_ns))
+    worker = make_worker(zygote=base)
+    worker.run("import put_there_later; print('there')")
+    assert worker.text() == "there\n"
+
+
 def test_node_whose_import_brings_folders_of_its_own_is_built(base: Any, fork_node: Callable[..., Any]) -> None:
     (base.folder / "vendored" / "inner-1.dist-info").mkdir(parents=True)
     text = f"import sys; sys.path.insert(0, {str(base.folder / 'vendored')!r})"
