@@ -102,10 +102,12 @@ class SimDaemon:
 
     def unload(self, worker: SimWorker) -> None:
         """Its device memory is free; the context stays."""
-        for index in worker.gpus:
-            self._holders[index].discard(worker.worker_id)
-        worker.loaded, worker.report = "", None
-        self._settle(worker.gpus)
+        worker.report = None
+        if worker.loaded:
+            worker.loaded = ""
+            for index in worker.gpus:
+                self._holders[index].discard(worker.worker_id)
+            self._settle(worker.gpus)
 
     def end(self, worker: SimWorker) -> None:
         """The process is gone."""
@@ -156,8 +158,9 @@ class SimDaemon:
                     state = GpuState.WARM
                 else:
                     state = GpuState.SPECULATIVE
-            ledger.move(self._gpus[index], state, 1, now_s)
-            self._gpus[index] = state
+            if state is not self._gpus[index]:
+                ledger.move(self._gpus[index], state, 1, now_s)
+                self._gpus[index] = state
 
     def release_all(self) -> None:
         """The host stops: every GPU is idle. No cell may run here."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
+from heapq import heappop, heappush
 from typing import Any
 
 
@@ -19,17 +19,18 @@ class Engine:
     def at(self, time_s: float, callback: Callable[..., None], *arguments: Any) -> None:
         """Calls `callback(*arguments)` at `time_s`, which must not lie in the past."""
         self._number += 1
-        heapq.heappush(self._heap, (time_s, self._number, callback, arguments))
+        heappush(self._heap, (time_s, self._number, callback, arguments))
 
     def after(self, delay_s: float, callback: Callable[..., None], *arguments: Any) -> None:
         """The same, `delay_s` from now."""
-        self.at(self.now_s + delay_s, callback, *arguments)
+        self._number += 1
+        heappush(self._heap, (self.now_s + delay_s, self._number, callback, arguments))
 
     def run(self, until_s: float) -> None:
         """Calls everything that is due up to `until_s`, where the clock stands afterwards; the rest stays."""
-        heap, pop = self._heap, heapq.heappop
+        heap = self._heap
         while heap and heap[0][0] <= until_s:
-            self.now_s, _, callback, arguments = pop(heap)
+            self.now_s, _, callback, arguments = heappop(heap)
             self.steps += 1
             callback(*arguments)
         self.now_s = until_s

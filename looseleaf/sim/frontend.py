@@ -42,7 +42,8 @@ class SimFrontend:
             guessed = recipe_hash(session) if right else f"{recipe_hash(session)}-wrong"
             self._engine.after(predict_after_s, self._predict, session, session.number, guessed)
         if cell.gpu or cell.abandoned:
-            edited = recipe_hash(session) if cell.gpu else f"{recipe_hash(session)}-abandoned"
+            edited = recipe_of(
+                session, recipe_hash(session) if cell.gpu else f"{recipe_hash(session)}-abandoned")
             shown_s = now_s + cell.gap_s - cell.edit_s + min(self._mechanism.debounce_s, cell.edit_s)
             self._engine.at(shown_s, self._edit, session, session.number, edited)
 
@@ -50,12 +51,12 @@ class SimFrontend:
         if _in_gap(session, number):
             self._ask(session, recipe_of(session, source_hash), predicted=True)
 
-    def _edit(self, session: Session, number: int, source_hash: str) -> None:
+    def _edit(self, session: Session, number: int, recipe: RecipeFacts) -> None:
         if not _in_gap(session, number):
             return
-        self._ask(session, recipe_of(session, source_hash), predicted=False)
+        self._ask(session, recipe, predicted=False)
         if session.cell.gpu:
-            self._engine.after(self._mechanism.edit_again_s, self._edit, session, number, source_hash)
+            self._engine.after(self._mechanism.edit_again_s, self._edit, session, number, recipe)
 
 
 def _in_gap(session: Session, number: int) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from looseleaf.services.scheduler.core.facts import ExecutionRecord, Totals
@@ -32,7 +31,7 @@ class Accounts:
 
     def add(self, gpu_s: float) -> float:
         """Counts GPU-seconds; returns them."""
-        self.totals = replace(self.totals, held_gpu_s=self.totals.held_gpu_s + gpu_s)
+        self.totals = Totals(self.totals.held_gpu_s + gpu_s)
         return gpu_s
 
     def held_gpu_s(self, leases: LeaseTable, now_s: float) -> float:

@@ -174,6 +174,8 @@ def _adopt(state: State, host: Host, lease: Lease, report: HostReport, now_s: fl
 def _believe_workers(state: State, report: HostReport) -> None:
     """A report of the start may be lost or late; a worker that runs has started."""
     for told in report.workers:
+        if not told.stage.busy:
+            continue
         reached = _RUNNING.get(told.stage)
         record = state.journal.get(told.execution_id) if reached is not None and told.execution_id else None
         if record is None or reached is None or record.state.ended or record.lease is None:

@@ -28,6 +28,9 @@ class HostTable:
         self._shapes: Counter[HostShape] = Counter()
         # Hosts whose room must be looked at again.
         self.changed: set[HostId] = set()
+        # Hosts of which only workers without GPUs, or prepares, changed: their room is as it was, not how many more
+        # workers may be prepared there.
+        self.crowd_changed: set[HostId] = set()
         # Those of which any worker may have changed.
         self._unfiled: set[HostId] = set()
         # Those that provisioning wants to go, and those among them that no later run takes back.
@@ -87,14 +90,15 @@ class HostTable:
 
     def touch(self, host_id: HostId, worker: Worker | None = None) -> None:
         """What the host offers, or this worker on it, changed; None: any of its workers may have, which costs more."""
-        self.changed.add(host_id)
         host = self._hosts.get(host_id)
         if worker is None:
+            self.changed.add(host_id)
             self._unfiled.add(host_id)
             self._gpus = None
             self._count_shape(host_id, host)
-        elif host is not None:
-            host.workers.refile(worker)
+        else:
+            bound_or_freed = host is not None and host.workers.refile(worker)
+            (self.changed if worker.gpu_indices or bound_or_freed else self.crowd_changed).add(host_id)
 
     def _count_shape(self, host_id: HostId, host: Host | None) -> None:
         before = self._shape_of.pop(host_id, None)

@@ -31,11 +31,13 @@ def gpus_by_state(state: State, now_s: float) -> dict[str, int]:
 
 
 def _count_unleased(state: State, host: Host, gpus: dict[str, int]) -> None:
-    stands: dict[int, str] = {}
-    for worker in host.workers.bound():
-        for index in worker.gpu_indices:
-            if worker.has_run or index not in stands:
-                stands[index] = "warm" if worker.has_run else "speculative"
-    for index in range(host.gpu_count):
-        if not state.leases.occupied(host.host_id, index):
-            gpus[stands.get(index, "idle")] += 1
+    unleased = set(range(host.gpu_count)) - state.leases.taken(host.host_id)
+    warm: set[int] = set()
+    speculative: set[int] = set()
+    for worker in host.workers.bound() if unleased else ():
+        (warm if worker.has_run else speculative).update(worker.gpu_indices)
+    warm &= unleased
+    speculative = (speculative & unleased) - warm
+    gpus["warm"] += len(warm)
+    gpus["speculative"] += len(speculative)
+    gpus["idle"] += len(unleased) - len(warm) - len(speculative)

@@ -122,6 +122,7 @@ class RoomIndex:
     @property
     def for_new(self) -> BestHosts:
         """Hosts for a new speculative worker, those with most room first."""
+        self._take_in_crowds()
         for host_id in self._new_changed:
             room = self._rooms.get(host_id)
             key = None
@@ -137,6 +138,7 @@ class RoomIndex:
 
         Asked for only when every host is full: to find the oldest, all workers of a host are gone through.
         """
+        self._take_in_crowds()
         for host_id in self._oldest_changed:
             room = self._rooms.get(host_id)
             full = room is not None and self._full(host_id, room)
@@ -146,9 +148,16 @@ class RoomIndex:
         self._oldest_changed.clear()
         return self._oldest_speculative
 
+    def _take_in_crowds(self) -> None:
+        crowded = self._hosts.crowd_changed & self._rooms.keys()
+        self._new_changed |= crowded
+        self._oldest_changed |= crowded
+        self._hosts.crowd_changed.clear()
+
     def _full(self, host_id: HostId, room: HostRoom) -> bool:
         """Whether it has as many speculative workers as it may."""
-        return room.speculative + self._preparations.new_on_host(host_id) >= self.limits.prepared_max_per_host
+        speculative = room.host.workers.speculative + self._preparations.new_on_host(host_id)
+        return speculative >= self.limits.prepared_max_per_host
 
     def _drop(self, host_id: HostId) -> None:
         room = self._rooms.pop(host_id, None)

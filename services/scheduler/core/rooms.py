@@ -28,8 +28,6 @@ class HostRoom:
     warm: dict[int, list[Worker]] = field(default_factory=dict)
     # Of the workers bound to GPUs those that may be ended for somebody else's cell.
     may_go: set[WorkerId] = field(default_factory=set)
-    # Workers that were prepared and never ran.
-    speculative: int = 0
     # When time alone will change it, or what ending its workers costs.
     changes_at_s: float = math.inf
 
@@ -69,14 +67,14 @@ class HostRoom:
 
 def host_room(host: Host, leases: LeaseTable, now_s: float, limits: Limits) -> HostRoom:
     """Sorts a host's GPUs: leased or busy ones are left out."""
-    room = HostRoom(host, leases.workers_in_use(host.host_id), speculative=host.workers.speculative)
+    room = HostRoom(host, leases.workers_in_use(host.host_id))
     taken = leases.taken(host.host_id)
     if len(taken) >= host.gpu_count:
         return room
     bound: dict[int, list[Worker]] = {}
     stuck: set[int] = set()
     for worker in host.workers.bound():
-        if taken.issuperset(worker.gpu_indices):
+        if taken and taken.issuperset(worker.gpu_indices):
             continue
         goes = room.look_at_bound(worker, now_s, limits)
         for index in worker.gpu_indices:

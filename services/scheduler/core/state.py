@@ -55,7 +55,7 @@ class State:
         # Queued, being granted, or waiting for a restored lease.
         self.runs = RunTable()
         self.sessions = SessionTable(limits.sessions_max, limits.waste_burst_gpu_s)
-        self.preparations = PreparationTable(self.hosts.changed)
+        self.preparations = PreparationTable(self.hosts.crowd_changed)
         self.rooms = RoomIndex(self.hosts, self.leases, self.preparations, limits)
         self.accounts = Accounts(Totals())
         self.greedy = GreedyDual()

@@ -51,13 +51,15 @@ class Workers(MutableMapping[WorkerId, W]):
             follow(session_id, True)
         self._follow = follow
 
-    def refile(self, worker: W) -> None:
-        """A worker changed; nothing happens if it is not here."""
+    def refile(self, worker: W) -> bool:
+        """A worker changed; nothing happens if it is not here. True if it was bound to GPUs or is not any more."""
         before = self._filed.get(worker.worker_id)
         now = (worker.session_id, bool(worker.gpu_indices), worker.speculative)
-        if before is not None and before != now:
-            self._unfile(worker)
-            self._file(worker, now)
+        if before is None or before == now:
+            return False
+        self._unfile(worker)
+        self._file(worker, now)
+        return before[1] != now[1]
 
     def of_session(self, session_id: SessionId) -> list[W]:
         """Workers of one session, in the order in which they came, whatever they were filed as since."""
