@@ -9,6 +9,9 @@ import batch_wall
 import pytest
 
 
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.timeout(300)
 def test_batch_wall_tells_each_notebooks_ratios(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
