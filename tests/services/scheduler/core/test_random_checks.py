@@ -16,8 +16,8 @@ from looseleaf.services.scheduler.core.speculation import Speculation
 from looseleaf.services.scheduler.core.state import State
 from tests.services.scheduler.core.random_world import World
 
-# Worlds, about 1,200 events each, in one of which each of the faults shows.
-WORLDS = 12
+# Worlds, about 1,200 events each, in the first of which most faults show, each in one of them.
+FIRST_SEED, WORLDS = 2, 12
 
 Patch = Callable[[Any, str, Any], None]
 
@@ -95,7 +95,7 @@ def test_fault_in_the_policy_is_found(
 ) -> None:
     spoil(monkeypatch.setattr)
     with pytest.raises(AssertionError, match=rf"^seed \d+: .*({promise})(.|\n)*; repeat with `python -m"):
-        _live_through(range(WORLDS))
+        _live_through(range(FIRST_SEED, FIRST_SEED + WORLDS))
 
 
 def _live_through(seeds: range) -> None:
