@@ -25,8 +25,8 @@ from looseleaf.units import MIB
 # A daemon that was lost is looked for so long; the worker ends itself if none has answered by then.
 REJOIN_S: Final = 30.0
 RETRY_S: Final = 0.1
-# One that listens asks the store twice before it lets anybody in, and repeats that while the store is away.
-WELCOME_S: Final = 90.0
+# One that listens asks its GPUs' driver and twice the store before it lets anybody in.
+WELCOME_S: Final = 150.0
 # Of what a cell tells, so much is kept for the next daemon: more than may be on its way to one that is lost, unless the
 # kernel is behind. As much may be told while none is there; then who prints waits.
 KEPT_BYTES_MAX: Final = 32 * MIB

@@ -161,14 +161,15 @@ class _Builder:
         config = self.config
         self.service.hold_ready()
         address = dialled_address(self.service.address, config.advertise)
+        # Before all that takes longer than workers of the last daemon look for somebody who listens.
+        self.service.on_stop(self.adoption.stop)
+        self.adoption.start()
+        self.returning.begin()
         # Before anything takes the exits of processes for its own.
         self.gpus = await probed_gpus(config.python) if config.device == "cuda" and config.gpus else []
         become_subreaper()
         self.reaper.start()
         self.service.on_stop(self._stop_reaper)
-        self.service.on_stop(self.adoption.stop)
-        self.adoption.start()
-        self.returning.begin()
         setup = WorkerSetup(config, self.gpus, self.confiner.user is None)
         zygotes = setup.zygotes(self.reaper)
         metrics = DaemonMetrics(self.service.registry)
@@ -209,7 +210,7 @@ class _Builder:
         stops = (endpoint.stop, servicer.end_cells, pool.stop, servicer.until_idle, self.durability.stop, reporter.stop)
         for stop in reversed(stops):
             self.service.on_stop(stop)
-        # The last daemon's workers wait for somebody who lets them in no longer than some zygotes import.
+        # Zygotes may import for longer than workers of the last daemon wait to be let in.
         starting = asyncio.create_task(zygotes.start())
         try:
             await self._take_over(servicer, pool, reporter)

@@ -17,13 +17,16 @@ from daemon_fakes import until, within
 from looseleaf.errors import Corrupt, Unavailable
 from looseleaf.ids import Epoch, ExecutionId, LeaseId, SessionId, Version, WorkerId
 from looseleaf.protocol.aio import AsyncChannel
+from looseleaf.rpc import store_client
 from looseleaf.services.worker_daemon import adoption as adoption_module
+from looseleaf.services.worker_daemon import gpus
 from looseleaf.services.worker_daemon.adopted_process import AdoptedProcess
 from looseleaf.services.worker_daemon.adoption import Adoption, Found, HeadOf
 from looseleaf.services.worker_daemon.core.adoption import OpenRun, SessionHead
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.process_stat import process_ticks
 from looseleaf.services.worker_daemon.run_journal import RunJournal
+from looseleaf.worker import lasting_link
 
 
 def new_journal(folder: Path) -> RunJournal:
@@ -144,6 +147,11 @@ async def test_worker_that_comes_is_found_and_let_in(last: RunJournal, tmp_path:
     found.channel.close()
     await adoption.stop()
     assert os.listdir(tmp_path) == ["running"]
+
+
+def test_worker_waits_to_be_let_in_as_long_as_its_daemon_may_take_to_know_whether() -> None:
+    store_s = store_client.CALL_TIMEOUT_S + store_client.RESTART_PATIENCE_S
+    assert gpus.PROBE_TIMEOUT_S + 2 * store_s < lasting_link.WELCOME_S
 
 
 async def test_stranger_and_wrong_words_are_not_let_in(last: RunJournal, tmp_path: Path, monkeypatch: Any) -> None:

@@ -25,7 +25,7 @@ from looseleaf.protocol.aio_rpc import AsyncLink
 from looseleaf.rpc.client import open_channel
 from looseleaf.rpc.server import Registration, RpcServer
 from looseleaf.rpc.service import Service
-from looseleaf.services.worker_daemon import zygote
+from looseleaf.services.worker_daemon import server, zygote
 from looseleaf.services.worker_daemon.core.adoption import OpenRun
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.process_stat import process_ticks
@@ -199,6 +199,22 @@ async def test_daemon_serves_while_it_waits_for_a_silent_worker_and_keeps_its_gp
     service.request_stop("test ended")
     assert await within(running) == 0
     await within(serving)
+
+
+@pytest.mark.leaks_ok(LISTENER)
+async def test_workers_of_the_last_daemon_find_this_one_while_a_driver_wakes(
+    rig: Rig, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def probed(_python: str) -> Any:
+        with socket.socket(socket.AF_UNIX) as worker:
+            worker.connect(str(rig.config.run_dir / "adopt-h0.sock"))
+        raise LooseLeafError("WOKEN", "that is all")
+
+    monkeypatch.setattr(server, "probed_gpus", probed)
+    rig.config = rig.config.model_copy(update={"device": "cuda"})
+    with pytest.raises(LooseLeafError, match="WOKEN"):
+        await within(rig.service().run(build))
+    assert sleeper.poll() is None, "the next daemon may need it"
 
 
 @pytest.mark.leaks_ok(LISTENER)
