@@ -57,6 +57,24 @@ def test_scheduler_that_stands_still_holds_up_no_running_cell_and_loses_no_host(
     assert after.value == "[1, 2]" and after.report["worker"] == outcome.report["worker"]
 
 
+def test_frontend_killed_under_a_running_cell_takes_nothing_of_it_along_and_serves_the_next(
+    pool: Pool, one: Notebook, tmp_path: Path
+) -> None:
+    one.ok("%%gpu\nkept = [1]")
+    cell = HeldCell(tmp_path, then="kept.append(2)\nprint('at its end')")
+    message = one.start(cell.code)
+    cell.until_started()
+    pool.kill("frontend")
+    cell.end()
+    outcome = one.finish(message)
+    assert (outcome.status, outcome.text, cell.starts) == ("ok", "at its end\n", 1), outcome
+    # What the frontend knew of the notebook's cells is told anew: the next one's closure is whole.
+    after = one.ok("%%gpu\nkept.append(3)\nprint(kept)")
+    assert after.text == "[1, 2, 3]\n"
+    assert one.ok("kept").value == "[1, 2, 3]"
+    pool.until_unused()
+
+
 @pytest.mark.parametrize("place", ["grant", "granted"])
 def test_scheduler_that_dies_around_its_order_starts_the_cell_once(
     pool: Pool, one: Notebook, tmp_path: Path, place: str
