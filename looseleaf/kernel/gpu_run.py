@@ -15,7 +15,7 @@ from looseleaf.ids import ExecutionId, new_execution_id
 from looseleaf.kernel.before_cell import ready_for_gpu
 from looseleaf.kernel.forwarder import RequestPublisher, error_output, error_reply, error_text, publish_output
 from looseleaf.kernel.give_way import GaveWay
-from looseleaf.kernel.gpu_cell import NOT_STARTED, Ask, GpuCell, GpuCellResult
+from looseleaf.kernel.gpu_cell import HOST_NEWS, NOT_STARTED, Ask, GpuCell, GpuCellResult
 from looseleaf.kernel.main_thread import on_thread
 from looseleaf.kernel.needs import WorkerNeed, names_to_commit
 from looseleaf.kernel.router import CellRequest, route
@@ -302,9 +302,12 @@ class GpuRun:
         if session.version != before and self._finished:
             note = "the connection was lost while this cell ran; it finished and its changes are here\n"
             return self._finished_after_all(note, result.reply or {"status": "ok"}, result)
+        what = "This cell's changes are lost"
+        if result.error.reason == "PEER_CLOSED" and not HOST_NEWS & result.news.keys():
+            # That a GPU was given it in the last moment cannot be ruled out; nothing of it will be saved then.
+            what = "As far as the daemon had told, this cell had no GPU yet and nothing of it has run"
         text = (
-            f"{_sentence(result.error)} This cell's changes are lost, the variables are those of version "
-            f"{session.version}; run the cell again"
+            f"{_sentence(result.error)} {what}, the variables are those of version {session.version}; run the cell again"
         )
         return self._outcome(self._show_error(Unavailable("CELL_LOST", text)), ran=True, result=result)
 

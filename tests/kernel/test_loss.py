@@ -202,7 +202,9 @@ def test_daemon_gone_but_the_cell_was_saved_kernel_takes_it_over_later(new_noteb
     assert notebook.run("%%gpu\nnever_read").error[0] == "UNSAVED_VARIABLE"
 
 
-def test_daemon_back_in_time_the_cell_tells_its_outcome(new_notebook: New, new_daemon: New) -> None:
+def test_daemon_back_in_time_tells_the_outcome_of_a_cell_that_had_no_gpu_yet(
+    new_notebook: New, new_daemon: New
+) -> None:
     daemon = new_daemon()
     notebook = new_notebook(daemon.path, LOOSELEAF_KERNEL_RECOVER_TIMEOUT_S="20")
     notebook.ok("x = 1")
@@ -217,6 +219,7 @@ def test_daemon_back_in_time_the_cell_tells_its_outcome(new_notebook: New, new_d
     new_daemon(daemon.store)
     outcome = notebook.finish(msg_id)
     assert outcome.error[0] == "CELL_LOST" and "version 1" in outcome.error[1]
+    assert "nothing of it has run" in outcome.error[1] and "changes are lost" not in outcome.error[1]
 
 
 def test_wrong_configuration_is_told_by_the_first_gpu_cell(new_notebook: New) -> None:
