@@ -56,6 +56,11 @@ class ReturningRuns:
         if (event := self._known.get(execution_id)) is not None:
             await event.wait()
 
+    async def all_known(self) -> None:
+        """Returns when no cell is awaited any more."""
+        while self._known:
+            await next(iter(self._known.values())).wait()
+
     def fence(self, session_id: SessionId, epoch: Epoch) -> None:
         """The session has a new owner: none of its cells goes on here under an earlier epoch."""
         for run in self._awaited.values():

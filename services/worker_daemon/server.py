@@ -15,6 +15,7 @@ import structlog
 
 from looseleaf.config import DaemonConfig
 from looseleaf.devices.description import GpuDescription
+from looseleaf.errors import LooseLeafError
 from looseleaf.ids import HostId, LeaseId
 from looseleaf.rpc.address import dialled_address
 from looseleaf.rpc.server import Registration
@@ -214,7 +215,7 @@ class _Builder:
         starting = asyncio.create_task(zygotes.start())
         try:
             await self._take_over(servicer, pool, reporter)
-            await starting
+            await self._ready_to_fork(starting, servicer)
         finally:
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
@@ -267,6 +268,23 @@ class _Builder:
 
         settling = self.returning.settle(partial(head_of, self.store), take, servicer.fence)
         self.service.start_task(settling, name="adoption")
+
+    async def _ready_to_fork(self, starting: asyncio.Task[None], servicer: WorkerDaemonServicer) -> None:
+        """Raises as `ZygoteGenerations.start`; a host that has cells of the last daemon then ends with these."""
+        assert self.host is not None
+        try:
+            await starting
+        except LooseLeafError as error:
+            if servicer.idle and not self.returning.facts():
+                raise
+            log.error("host_ends_with_its_cells", reason=error.reason, text=error.message)
+            self.host.draining = True
+            self.service.start_task(self._end_with_cells(servicer, error), name="zygotes")
+
+    async def _end_with_cells(self, servicer: WorkerDaemonServicer, why: LooseLeafError) -> None:
+        await self.returning.all_known()
+        await servicer.until_idle()
+        raise why
 
     def _serve_kernels(self, endpoint: KernelEndpoint, servicer: WorkerDaemonServicer) -> None:
         endpoint.on_owner = servicer.fence

@@ -236,6 +236,11 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
         except TimeoutError:
             log.warning("saves_cut_off", executions=list(self._running))
 
+    @property
+    def idle(self) -> bool:
+        """No cell runs here."""
+        return not self._running
+
     async def until_idle(self) -> None:
         """Returns when no cell runs here any more."""
         while self._running:

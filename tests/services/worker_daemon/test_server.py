@@ -201,6 +201,20 @@ async def test_daemon_serves_while_it_waits_for_a_silent_worker_and_keeps_its_gp
     await within(serving)
 
 
+async def test_daemon_without_zygotes_serves_the_cells_of_the_last_one_until_they_end_and_takes_no_others(
+    rig: Rig, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAKE_ZYGOTE", "unclean")
+    rig.scheduler.may_hear.set()
+    running = asyncio.create_task(rig.service().run(build))
+    await until(lambda: bool(rig.scheduler.heartbeats))
+    told = rig.scheduler.heartbeats[0]
+    assert told.draining and [lease.lease_id for lease in told.leases] == ["l-1"]
+    # Its worker ends by itself.
+    sleeper.kill()
+    assert await within(running) == 1
+
+
 @pytest.mark.leaks_ok(LISTENER)
 async def test_workers_of_the_last_daemon_find_this_one_while_a_driver_wakes(
     rig: Rig, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
