@@ -21,6 +21,7 @@ from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.refusals import grants_refused, stale_epoch
 from looseleaf.services.scheduler.core.speculation import forget_forks
 from looseleaf.services.scheduler.core.state import State
+from looseleaf.services.scheduler.core.stuck_contexts import end_stuck_by_lease
 from looseleaf.services.scheduler.core.waiting import over_quota
 
 
@@ -146,6 +147,7 @@ def _reserve(state: State, run: Run, target: Placement, now_s: float) -> None:
         if worker_id not in entry.evictions:
             entry.evictions.add(worker_id)
             state.evict(host, host.workers[worker_id], lease.lease_id)
+    end_stuck_by_lease(state, host, target.gpu_indices, now_s)
     if not entry.evictions:
         _dispatch(state, entry, now_s)
 

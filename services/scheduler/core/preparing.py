@@ -62,7 +62,7 @@ def _start(state: State, event: PreparationRequested, now_s: float) -> None:
         skip(state, event.request_id, "This notebook's GPU cell is running; its worker can be prepared afterwards.")
         return
     workers = state.hosts.workers_of(event.session_id)
-    end_stuck(state, workers, now_s)
+    end_stuck(state, event, workers, now_s)
     own = usable_workers(state, event, workers, now_s)
     for host, worker in own:
         if worker.prepared is not None and worker.prepared.covers(event.recipe):

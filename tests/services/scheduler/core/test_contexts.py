@@ -54,6 +54,51 @@ def test_worker_whose_gpu_a_cell_has_is_replaced_at_the_next_edit(rig: Any) -> N
     assert (order.worker_id, order.session_id, order.stage) == ("", "s1", WorkerStage.HOST_READY)
 
 
+def test_worker_whose_gpu_a_cell_takes_is_replaced_at_once_if_another_gpu_is_to_be_had(rig: Any) -> None:
+    rig.lease("x2", session="s2")
+    rig.heartbeat("h1", gpus=2)
+    # The fullest host comes first.
+    rig.run("x3", session="s3")
+    lease = rig.one(act.GrantLease).lease
+    assert (lease.host_id, lease.gpu_indices) == ("h0", (1,))
+    ended = rig.one(act.EvictWorker)
+    assert ended.worker_id == "w1"
+    rig.send(ev.EvictionEnded(ended.host_id, ended.worker_id, ended.lease_id, True))
+    order = rig.one(act.PrepareWorker)
+    assert (order.session_id, order.worker_id, order.recipe.source_hash) == ("s1", "", "cell")
+    assert order.host_id == "h1"
+
+
+def test_worker_in_whose_cell_nobody_types_stays_where_a_cell_took_its_gpu(rig: Any) -> None:
+    rig.lease("x2", session="s2")
+    rig.heartbeat("h1", gpus=2)
+    rig.now_s += rig.scheduler.state.limits.speculative_expiry_s
+    rig.lease("x3", session="s3")
+    assert not rig.all(act.EvictWorker)
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_worker_on_a_host_without_a_gpu_to_give_is_replaced_if_another_host_has_one(
+    new_rig: Any, elsewhere: bool,
+) -> None:
+    rig = new_rig(heartbeat_suspect_s=900.0, heartbeat_dead_s=1000.0)
+    rig.heartbeat("h0", gpus=1)
+    edit(rig)
+    order = rig.one(act.PrepareWorker)
+    rig.send(ev.WorkerPrepared(order.request_id, WorkerId("w1"), 700.0))
+    rig.now_s += 3.0
+    rig.lease("x2", session="s2")
+    if elsewhere:
+        rig.heartbeat("h1", gpus=1)
+    edit(rig)
+    if elsewhere:
+        order = rig.one(act.PrepareWorker)
+        assert (rig.one(act.EvictWorker).worker_id, order.host_id, order.worker_id) == ("w1", "h1", "")
+    else:
+        assert rig.one(act.AnswerPreparation).worker_id == "w1"
+        assert not rig.all(act.EvictWorker)
+
+
 def test_worker_whose_gpu_is_free_stays(rig: Any) -> None:
     rig.lease("x2", session="s2")
     edit(rig)
