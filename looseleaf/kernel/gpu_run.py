@@ -306,9 +306,8 @@ class GpuRun:
         if result.error.reason == "PEER_CLOSED" and not HOST_NEWS & result.news.keys():
             # That a GPU was given it in the last moment cannot be ruled out; nothing of it will be saved then.
             what = "As far as the daemon had told, this cell had no GPU yet and nothing of it has run"
-        text = (
-            f"{_sentence(result.error)} {what}, the variables are those of version {session.version}; run the cell again"
-        )
+        valid = f"the variables are those of version {session.version}; run the cell again"
+        text = f"{_sentence(result.error)} {what}, {valid}"
         return self._outcome(self._show_error(Unavailable("CELL_LOST", text)), ran=True, result=result)
 
     @property
