@@ -30,7 +30,7 @@ LAB_MODULES := labextension/node_modules/.package-lock.json
 LAB_SOURCES := $(wildcard labextension/*.json labextension/*.toml labextension/looseleaf_lab/*.py labextension/schema/* \
 	labextension/style/* labextension/src/*.ts labextension/src/tests/*.ts)
 NATIVE_SOURCES := $(wildcard csrc/dirty_tracker/*.h csrc/dirty_tracker/*.cpp csrc/dirty_tracker/*.cu csrc/third_party/*/*) \
-	$(wildcard csrc/checkpoint/*.h csrc/checkpoint/*.cpp)
+	$(wildcard csrc/checkpoint/*.h csrc/checkpoint/*.cpp csrc/worker/*.c)
 PROTOS := $(shell find proto -name '*.proto')
 
 NATIVE_TEST := build/native-test/dirty_tracker_test

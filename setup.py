@@ -28,10 +28,12 @@ PROTO = Path("proto")
 NATIVE = Path("csrc/dirty_tracker")
 XXHASH = Path("csrc/third_party/xxhash")
 CHECKPOINT_NATIVE = Path("csrc/checkpoint")
+WORKER_NATIVE = Path("csrc/worker")
 KERNELSPEC = "share/jupyter/kernels/looseleaf"
 CUDA_ARCHS_DEFAULT = "75;80;86;89;90"
 # -g0: debug information makes the extension twenty times larger.
-CXX_FLAGS = ["-std=c++17", "-O3", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra"]
+C_FLAGS = ["-O3", "-g0", "-fvisibility=hidden", "-Wall", "-Wextra"]
+CXX_FLAGS = ["-std=c++17", *C_FLAGS]
 
 
 class BuildProto(Command):
@@ -171,7 +173,7 @@ def sources(folder: Path, patterns: Iterable[str]) -> list[str]:
 
 
 def extensions() -> list[Extension]:
-    """`_core` and `_native` always; `_cuda` by `wants_cuda`."""
+    """`_core`, `_native` and `_forks` always; `_cuda` by `wants_cuda`."""
     import pybind11
 
     with_cuda = wants_cuda()
@@ -198,8 +200,14 @@ def extensions() -> list[Extension]:
         depends=sources(CHECKPOINT_NATIVE, ["*.h"]),
         language="c++",
     )
+    forks = Extension(
+        "looseleaf.worker._forks",
+        sources=sources(WORKER_NATIVE, ["*.c"]),
+        extra_compile_args=C_FLAGS,
+        extra_link_args=["-s"],
+    )
     if not with_cuda:
-        return [core, graph]
+        return [core, graph, forks]
     home = cuda_home(find_nvcc() or Path())
     cuda = Extension(
         "looseleaf.dirty_tracker._cuda",
@@ -212,7 +220,7 @@ def extensions() -> list[Extension]:
         depends=headers,
         language="c++",
     )
-    return [core, graph, cuda]
+    return [core, graph, forks, cuda]
 
 
 os.chdir(ROOT)
