@@ -154,6 +154,11 @@ class ProcessState:
         self._hooks.append(hook)
         hook.start()
 
+    def wait_no_longer(self) -> None:
+        """Nothing more is set when a library is imported. For a state that is given up."""
+        self._forget_hooks()
+        self._warnings.wait_no_longer()
+
     def _forget_hooks(self) -> None:
         for hook in self._hooks:
             hook.stop()

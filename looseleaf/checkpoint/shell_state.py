@@ -12,6 +12,7 @@ _Values = dict[str, Any]
 
 # Of the formatter of plain text: `%precision`, `%pprint` and their like.
 _PRINTING: Final = ("pprint", "float_precision", "max_width", "max_seq_length", "newline", "verbose")
+_CALLS: Final = ("automagic", "autocall")
 _INLINE: Final = ("print_figure_kwargs", "figure_formats", "close_figures", "rc")
 _FORMATS: Final = {
     "image/png": "png", "image/jpeg": "jpeg", "image/svg+xml": "svg", "application/pdf": "pdf",
@@ -73,8 +74,10 @@ def apply_shell(values: Mapping[str, Any]) -> None:
     for name, value in values["printing"].items():
         if getattr(plain, name) != value:
             setattr(plain, name, value)
-    shell.ast_node_interactivity = values["interactivity"]
-    shell.automagic, shell.autocall = values["automagic"], values["autocall"]
+    # A trait tells many that it was set, also to what it was.
+    for name, value in (("ast_node_interactivity", values["interactivity"]), *((n, values[n]) for n in _CALLS)):
+        if getattr(shell, name) != value:
+            setattr(shell, name, value)
     if shell.InteractiveTB.mode != values["errors"]:
         shell.InteractiveTB.set_mode(mode=values["errors"])
     for extension in sorted(set(values["extensions"]) - shell.extension_manager.loaded):

@@ -78,8 +78,7 @@ class WarningFilters:
 
     def apply(self, recorded: Sequence[Filter]) -> None:
         """Sets the filters, and those of libraries that are not imported when they are."""
-        for hook in self._hooks:
-            hook.stop()
+        self.wait_no_longer()
         self._recorded = [by_category_name(tuple(entry)) for entry in recorded]
         here = [by_category(entry) for entry in self._recorded]
         waiting = [entry for entry, found in zip(self._recorded, here, strict=True) if found is None]
@@ -90,6 +89,12 @@ class WarningFilters:
         self._hooks = [PostImportHook(module, self._catch_up) for module in modules]
         for hook in self._hooks:
             hook.start()
+
+    def wait_no_longer(self) -> None:
+        """Filters of libraries that are not imported yet are not set any more."""
+        for hook in self._hooks:
+            hook.stop()
+        self._hooks, self._waiting = [], []
 
     def _catch_up(self) -> None:
         """Sets those filters whose libraries have come."""
