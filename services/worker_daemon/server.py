@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,35 +20,27 @@ from looseleaf.rpc.address import dialled_address
 from looseleaf.rpc.server import Registration
 from looseleaf.rpc.service import Service
 from looseleaf.rpc.service_main import service_main
-from looseleaf.rpc.store_client import StoreClient
 from looseleaf.services.worker_daemon.adopted_execution import adopt, head_of
 from looseleaf.services.worker_daemon.adoption import Adoption, Found
-from looseleaf.services.worker_daemon.arena import HostArena
 from looseleaf.services.worker_daemon.clients import Clients, Peers
 from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
-from looseleaf.services.worker_daemon.core.unit_cache import UnitCache
 from looseleaf.services.worker_daemon.core.worker_life import KeepRules
-from looseleaf.services.worker_daemon.durability import DurabilityQueue
 from looseleaf.services.worker_daemon.execution import HostFacts
 from looseleaf.services.worker_daemon.gpu_memory import GpuMemory
 from looseleaf.services.worker_daemon.gpus import probed_gpus
 from looseleaf.services.worker_daemon.heartbeat import CALL_TIMEOUT_S, Heartbeat
 from looseleaf.services.worker_daemon.host import Host
+from looseleaf.services.worker_daemon.host_state import HostState
 from looseleaf.services.worker_daemon.kernel_endpoint import KernelEndpoint
 from looseleaf.services.worker_daemon.limits import Confiner, WorkerUser
 from looseleaf.services.worker_daemon.metrics import DaemonMetrics
 from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.reaper import Reaper
-from looseleaf.services.worker_daemon.region_sources import StoreLocator
-from looseleaf.services.worker_daemon.region_uploads import RegionUploads
-from looseleaf.services.worker_daemon.regions import HostRegions, marks_of
 from looseleaf.services.worker_daemon.reports import Reporter
 from looseleaf.services.worker_daemon.returning_runs import ReturningRuns
 from looseleaf.services.worker_daemon.run_journal import RunJournal
-from looseleaf.services.worker_daemon.save_patience import SavePatience
 from looseleaf.services.worker_daemon.scrubbed_env import scrubbed
 from looseleaf.services.worker_daemon.servicer import WorkerDaemonServicer
-from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
 from looseleaf.services.worker_daemon.trusted_folders import refuse_writable_folders
 from looseleaf.services.worker_daemon.worker_forks import WorkerForks
 from looseleaf.services.worker_daemon.worker_process import WorkerLimits
@@ -57,12 +48,9 @@ from looseleaf.services.worker_daemon.worker_setup import WorkerSetup
 from looseleaf.subreaper import become_subreaper
 from looseleaf.v1 import scheduler_pb2
 from looseleaf.v1.scheduler_pb2_grpc import SchedulerServiceStub
-from looseleaf.v1.shared_regions_pb2_grpc import SharedRegionServiceStub
 from looseleaf.v1.worker_daemon_pb2_grpc import add_WorkerDaemonServiceServicer_to_server
 
 log = structlog.get_logger()
-
-COPY_THREADS = 2
 
 
 async def build(service: Service[DaemonConfig]) -> Sequence[Registration]:
@@ -77,22 +65,14 @@ class _Builder:
         self.service = service
         self.config = service.config
         self.host_id = HostId(self.config.host_id)
-        store_channel = service.open_channel(self.config.store, peer="store")
-        self.store = StoreClient(store_channel, tenant=self.config.tenant)
-        # For what workers save, which is repeated as long as they are there.
-        self.saves = StoreClient(store_channel, tenant=self.config.tenant, restart_patience_s=0)
         self.scheduler: Any = SchedulerServiceStub(service.open_channel(self.config.scheduler, peer="scheduler"))
         self.peers = Peers(service.open_channel)
         self.reaper = Reaper()
         self.leases = LeaseTable(self.config.gpus)
         self.heartbeat = Heartbeat(self.scheduler, self._snapshot, self.leases, self.config.heartbeat_interval_s)
-        self.regions = self._regions()
-        self.units = UnitCache()
+        self.state = HostState(service, self.heartbeat.addresses, self.peers.stub)
         self.confiner = self._confiner()
-        uploads = RegionUploads(self.store, SharedRegionServiceStub(store_channel), self.regions)
-        eager = self.config.durability != "staged"
-        self.durability = DurabilityQueue(self.store, self.regions, uploads.put, eager=eager)
-        self.heartbeat.on_retiring = self.durability.hurry
+        self.heartbeat.on_retiring = self.state.durability.hurry
         self.journal = RunJournal(Path(self.config.data) / "running" / self.host_id, self._adoption_socket())
         self.adoption = Adoption(self.journal, self.confiner.user)
         self.returning = ReturningRuns(self.adoption, self.leases, self.heartbeat.nudge)
@@ -104,25 +84,6 @@ class _Builder:
         assert self.host is not None
         return self.host.snapshot()
 
-    def _regions(self) -> HostRegions:
-        executor = ThreadPoolExecutor(COPY_THREADS, thread_name_prefix="copy")
-        arena = HostArena(self.config.arena_bytes)
-        locator = StoreLocator(self.store, self.host_id, self.heartbeat.addresses, self.peers.stub)
-
-        config = self.config
-        marks = marks_of(
-            arena.slots_max, config.arena_high_percent, config.arena_low_percent, config.arena_cache_bytes
-        )
-        regions = HostRegions(arena, locator, self.host_id, executor, marks)
-
-        async def close() -> None:
-            await regions.close()
-            executor.shutdown(cancel_futures=True)
-            arena.close()
-
-        self.service.on_stop(close)
-        return regions
-
     def _confiner(self) -> Confiner:
         config = self.config
         user = WorkerUser.find(config.worker_user)
@@ -132,21 +93,6 @@ class _Builder:
             config.worker_processes_max, withheld=scrubbed(os.environ)[1],
             owner=hashlib.blake2b(f"{self.host_id} {config.data}".encode(), digest_size=4).hexdigest(),
         )  # fmt: skip
-
-    def _requests(self, owner: StateOwner) -> StateRequests:
-        return StateRequests(
-            owner, self.regions, self.store, self.host_id, self.config.ring_bytes, self.durability.add,
-            self.config.durability != "staged", units=self.units,
-        )
-
-    def _worker_requests(self, owner: StateOwner) -> StateRequests:
-        requests = self._requests(owner)
-        # What a kernel is refused it still has, and can save later.
-        requests.only_copy = True
-        requests.saves = self.saves
-        # What a worker saves nobody else has: it waits for the store as long as a save may take.
-        requests.patience = SavePatience(self.config.save_timeout_s)
-        return requests
 
     def _adoption_socket(self) -> str:
         """Where workers of an earlier daemon come; empty if their user could not reach it."""
@@ -177,7 +123,7 @@ class _Builder:
         metrics.follow(zygotes)
         self.service.on_stop(zygotes.stop)
         forks = WorkerForks(
-            zygotes, self.reaper, self._worker_limits(), self._worker_requests, setup.worker_env()
+            zygotes, self.reaper, self._worker_limits(), self.state.worker_requests, setup.worker_env()
         )
         keep = KeepRules(config.keep_warm_s, config.workers_max)
         pool = WorkerPool(forks, keep, self.heartbeat.nudge, metrics)
@@ -194,7 +140,7 @@ class _Builder:
             config.gpus,
             setup.gpu_memory_bytes,
             self.leases,
-            self.regions,
+            self.state.regions,
             pool,
             zygotes,
             reporter,
@@ -203,13 +149,13 @@ class _Builder:
             gpu=self.gpus[0] if self.gpus else None,
             gpu_used=lambda: gpu_memory.used_bytes,
             kernel_sessions=lambda: endpoint.sessions,
-            staged_sessions=lambda: self.durability.staged_sessions,
+            staged_sessions=lambda: self.state.durability.staged_sessions,
             journal=self.journal,
             returning=self.returning,
         )
         servicer = WorkerDaemonServicer(self.host)
-        stops = (endpoint.stop, servicer.end_cells, pool.stop, servicer.until_idle, self.durability.stop, reporter.stop)
-        for stop in reversed(stops):
+        stops = (endpoint.stop, servicer.end_cells, pool.stop, servicer.until_idle)
+        for stop in reversed((*stops, self.state.durability.stop, reporter.stop)):
             self.service.on_stop(stop)
         # Zygotes may import for longer than workers of the last daemon wait to be let in.
         starting = asyncio.create_task(zygotes.start())
@@ -228,7 +174,7 @@ class _Builder:
     def _endpoint(self, pool: WorkerPool, setup: WorkerSetup) -> KernelEndpoint:
         frontend = self.service.open_channel(self.config.frontend, peer="frontend")
         clients = Clients(
-            self.store, frontend, self.peers, self.host_id, pool.evict_session, self.heartbeat.addresses,
+            self.state.store, frontend, self.peers, self.host_id, pool.evict_session, self.heartbeat.addresses,
             dialled_address(self.service.address, self.config.advertise),
         )  # fmt: skip
         told = {
@@ -239,8 +185,8 @@ class _Builder:
             "hash_seed": self.config.hash_seed,
         }
         return KernelEndpoint(
-            str(self.config.kernel_socket), self._requests, clients, told, self.config.kernels_max, self._pool_gpu,
-            worker_pids=lambda: [facts.pid for facts in pool.facts()],
+            str(self.config.kernel_socket), self.state.kernel_requests, clients, told, self.config.kernels_max,
+            self._pool_gpu, worker_pids=lambda: [facts.pid for facts in pool.facts()],
         )  # fmt: skip
 
     async def _pool_gpu(self) -> GpuDescription | None:
@@ -250,23 +196,16 @@ class _Builder:
         return self.gpus[0] if self.gpus else await self.heartbeat.pool_gpu()
 
     async def _take_over(self, servicer: WorkerDaemonServicer, pool: WorkerPool, reporter: Reporter) -> None:
-        # What an earlier daemon of this host staged died with its arena; the store must not point there any more.
-        for fallback in await self.store.forget_host(self.host_id):
-            log.warning(
-                "session_fell_back",
-                session=fallback.session_id,
-                lost_version=fallback.lost_version,
-                version=fallback.version,
-            )
-        self.durability.start()
+        await self.state.forget_last()
+        self.state.durability.start()
         reporter.start()
         pool.start()
 
         async def take(found: Found) -> None:
             assert self.host is not None
-            servicer.adopt(await adopt(found, self.host, self._worker_requests, self._worker_limits()))
+            servicer.adopt(await adopt(found, self.host, self.state.worker_requests, self._worker_limits()))
 
-        settling = self.returning.settle(partial(head_of, self.store), take, servicer.fence)
+        settling = self.returning.settle(partial(head_of, self.state.store), take, servicer.fence)
         self.service.start_task(settling, name="adoption")
 
     async def _ready_to_fork(self, starting: asyncio.Task[None], servicer: WorkerDaemonServicer) -> None:
