@@ -82,7 +82,7 @@ class SimDaemon:
 
     def report(self) -> HostReport:
         """A heartbeat. A host that the scheduler drains does not say so, as a real one: it may be taken back."""
-        workers = tuple(worker.told() for worker in self.workers.values())
+        workers = tuple([worker.report or worker.told() for worker in self.workers.values()])
         return HostReport(
             self.host_id, self.host_id, "1", self.host.gpus, "cuda", workers, tuple(self.leases.values()),
             gpu_memory_bytes=self.host.memory_bytes,
@@ -171,12 +171,12 @@ class SimDaemon:
 
 def preparation_s(mechanism: Mechanism, worker: SimWorker | None, source_hash: str, session: Session) -> float:
     """What is left to do up to host_ready of the session's cell on `worker`, None: on a new one."""
-    whole_s = session.cell.prepare_s * mechanism.prepare_factor
-    if worker is None or (not worker.source_hash and not worker.has_run):
-        return whole_s
-    if worker.source_hash == source_hash:
+    if worker is not None and worker.source_hash == source_hash:
         return 0.0
-    return mechanism.refresh_s if worker.has_run else mechanism.retarget_share * whole_s
+    if worker is not None and worker.has_run:
+        return mechanism.refresh_s
+    whole_s = session.cell.prepare_s * mechanism.prepare_factor
+    return mechanism.retarget_share * whole_s if worker is not None and worker.source_hash else whole_s
 
 
 def attach_s(

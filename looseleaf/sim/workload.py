@@ -72,24 +72,25 @@ class DrawnCells:
             gap_s += pause * workload.pause_s
         if workload.day_swing > 1.0:
             gap_s *= slowness(workload, now_s)
-        edit_s = min(from_normal(normal(), *self._edit), gap_s)
+        edit_s = min(from_normal(normal(), self._edit), gap_s)
         gpu = uniform() < self._gpu_share
         abandoned = uniform() < workload.abandoned_share
         run, closure, prepare, guess = normal(), normal(), normal(), uniform()
-        run_s = from_normal(run, *(self._gpu_run if gpu else self._cpu_run))
-        closure_bytes = max(int(from_normal(closure, *self._closure)), self._bytes_min)
-        prepare_s = from_normal(prepare, *self._prepare)
+        run_s = from_normal(run, self._gpu_run if gpu else self._cpu_run)
+        closure_bytes = max(int(from_normal(closure, self._closure)), self._bytes_min)
+        prepare_s = from_normal(prepare, self._prepare)
         return Cell(gap_s, edit_s, gpu, run_s, abandoned and not gpu, closure_bytes, self.gpus, prepare_s, guess)
 
 
-def from_normal(normal: float, median: float, sigma: float, most: float) -> float:
-    """The lognormal value, at most `most`, that belongs to a value of the standard normal distribution."""
+def from_normal(normal: float, shape: tuple[float, float, float]) -> float:
+    """The value that belongs to one of the standard normal distribution: lognormal by its median, sigma and maximum."""
+    median, sigma, most = shape
     return min(median * math.exp(sigma * normal), most)
 
 
 def lognormal(drawn: random.Random, median: float, sigma: float, most: float) -> float:
     """A lognormal value by its median, at most `most`."""
-    return from_normal(drawn.gauss(), median, sigma, most)
+    return from_normal(drawn.gauss(), (median, sigma, most))
 
 
 def slowness(workload: Workload, now_s: float) -> float:

@@ -78,11 +78,11 @@ class LooseLeafPolicy:
         if self._handling:
             return
         self._handling = True
-        by_action, events, handle = self._by_action, self._events, self.core.handle
+        by_action, events, handle, now_s = self._by_action, self._events, self.core.handle, self._world.engine.now_s
         while events:
             event = events.popleft()
             self.decisions += not isinstance(event, ev.Tick)
-            for action in handle(event, self._world.engine.now_s):
+            for action in handle(event, now_s):
                 carry_out = by_action.get(type(action))
                 if carry_out is not None:
                     carry_out(action)

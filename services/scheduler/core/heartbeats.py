@@ -14,7 +14,7 @@ from looseleaf.services.scheduler.core.fencing import see_epoch
 from looseleaf.services.scheduler.core.fitting import may_end
 from looseleaf.services.scheduler.core.granting import deliver
 from looseleaf.services.scheduler.core.holds import drop_stale_holds, take_ended_holders
-from looseleaf.services.scheduler.core.hosts import Host, Liveness
+from looseleaf.services.scheduler.core.hosts import Host
 from looseleaf.services.scheduler.core.leases import LeaseEntry, LeaseStatus, renew
 from looseleaf.services.scheduler.core.merging import merge_report, supersede
 from looseleaf.services.scheduler.core.prepared import host_lost, park
@@ -198,7 +198,7 @@ def forgive_silence(state: State, overslept_s: float, now_s: float) -> None:
 def check_hosts(state: State, now_s: float) -> None:
     """Ends the leases of hosts that fell silent, forgets those that are long dead."""
     for host in state.hosts:
-        if host.alive and host.liveness(now_s, state.limits) is Liveness.DEAD:
+        if host.alive and host.dead(now_s, state.limits):
             host.alive = host.awaited = False
             host_lost(state, host, now_s)
             lose_host(state, host, now_s, "HOST_LOST")

@@ -158,7 +158,9 @@ class HostTable:
         return [(host, worker) for host in hosts for worker in host.workers.of_session(session_id)]
 
     def _session_moved(self, host_id: HostId, session_id: SessionId, present: bool) -> None:
-        hosts = self._hosts_of.setdefault(session_id, set())
+        hosts = self._hosts_of.get(session_id)
+        if hosts is None:
+            hosts = self._hosts_of[session_id] = set()
         (hosts.add if present else hosts.discard)(host_id)
         if not hosts:
             del self._hosts_of[session_id]

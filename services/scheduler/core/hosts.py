@@ -108,10 +108,14 @@ class Host:
     workers: Workers[Worker] = field(default_factory=Workers)
     past_incarnations: deque[str] = field(default_factory=deque)
 
+    def dead(self, now_s: float, limits: Limits) -> bool:
+        """Whether its `liveness` is DEAD."""
+        return not self.alive or now_s - self.last_seen_s >= limits.heartbeat_dead_s
+
     def liveness(self, now_s: float, limits: Limits) -> Liveness:
         """What is known about the host at `now_s`."""
         age_s = now_s - self.last_seen_s
-        if not self.alive or age_s >= limits.heartbeat_dead_s:
+        if self.dead(now_s, limits):
             return Liveness.DEAD
         if age_s >= limits.heartbeat_suspect_s or self.awaited:
             return Liveness.SUSPECT

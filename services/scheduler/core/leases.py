@@ -99,7 +99,9 @@ class LeaseTable:
         self._gpus += len(lease.gpu_indices)
         self._changed.add(lease.host_id)
         self._taken.setdefault(lease.host_id, set()).update(lease.gpu_indices)
-        self._workers.setdefault(lease.host_id, Counter())[lease.worker_id] += 1
+        if lease.host_id not in self._workers:
+            self._workers[lease.host_id] = Counter()
+        self._workers[lease.host_id][lease.worker_id] += 1
         self._by_host.setdefault(lease.host_id, {})[lease.lease_id] = entry
         self._by_session.setdefault(lease.session_id, {})[lease.lease_id] = entry
 

@@ -43,6 +43,7 @@ class ProvisionedTime:
     def sample(self, gpus: Mapping[str, int], now_s: float) -> None:
         """Counts the time since the last sample."""
         if self._looked_at_s is not None:
+            passed_s = max(0.0, now_s - self._looked_at_s)
             for name, count in gpus.items():
-                self._gpu_s[name] += count * max(0.0, now_s - self._looked_at_s)
+                self._gpu_s[name] += count * passed_s
         self._looked_at_s = now_s

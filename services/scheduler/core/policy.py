@@ -77,9 +77,12 @@ class Scheduler:
             if state.ready:
                 granting.place_runs(state, now_s)
             state.news_due = True
-        if state.news_due and (len(state.queue) <= state.limits.news_at_once_max or isinstance(event, Tick)):
-            state.news_due = False
-            tell_positions(state, now_s)
+        if state.news_due:
+            waiting = len(state.queue)
+            if waiting <= state.limits.news_at_once_max or isinstance(event, Tick):
+                state.news_due = False
+                if waiting:
+                    tell_positions(state, now_s)
         return state.take_actions()
 
     def execution(self, execution_id: ExecutionId) -> ExecutionRecord | None:

@@ -26,7 +26,8 @@ def usable_workers(
         if worker.gpu_indices and len(worker.gpu_indices) != event.recipe.gpu_count:
             continue
         found.append((host, worker))
-    found.sort(key=lambda pair: (not pair[1].has_run, -pair[1].version, pair[1].worker_id))
+    if len(found) > 1:
+        found.sort(key=lambda pair: (not pair[1].has_run, -pair[1].version, pair[1].worker_id))
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from looseleaf.services.scheduler.core.facts import ExecutionState
-from looseleaf.services.scheduler.core.hosts import Host, Liveness
+from looseleaf.services.scheduler.core.hosts import Host
 from looseleaf.services.scheduler.core.meters import GPU_STATES
 from looseleaf.services.scheduler.core.state import State
 
@@ -25,7 +25,7 @@ def gpus_by_state(state: State, now_s: float) -> dict[str, int]:
         doing = _LEASED.get(record.state, "preparing") if record is not None else "running"
         gpus[doing] += len(entry.lease.gpu_indices)
     for host in state.hosts.with_gpus():
-        if host.liveness(now_s, state.limits) is not Liveness.DEAD:
+        if not host.dead(now_s, state.limits):
             _count_unleased(state, host, gpus)
     return gpus
 

@@ -38,7 +38,7 @@ def provision(state: State, speculative_gpus: int, now_s: float) -> None:
     if not limits.hosts_max or not state.ready:
         return
     boots = state.boots
-    living = [host for host in state.hosts.with_gpus() if host.liveness(now_s, limits) is not Liveness.DEAD]
+    living = [host for host in state.hosts.with_gpus() if not host.dead(now_s, limits)]
     boots.drop(host.host_id for host in living)
     for host_id, shape in boots.expire(now_s):
         _order_end(state, host_id, shape.gpu_count)

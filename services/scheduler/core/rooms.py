@@ -72,15 +72,18 @@ def host_room(host: Host, leases: LeaseTable, now_s: float, limits: Limits) -> H
     if len(taken) >= host.gpu_count:
         return room
     bound: dict[int, list[Worker]] = {}
-    stuck: set[int] = set()
+    stuck: list[int] = []
     for worker in host.workers.bound():
         if taken and taken.issuperset(worker.gpu_indices):
             continue
         goes = room.look_at_bound(worker, now_s, limits)
         for index in worker.gpu_indices:
-            bound.setdefault(index, []).append(worker)
-            if not goes:
-                stuck.add(index)
+            if index in bound:
+                bound[index].append(worker)
+            else:
+                bound[index] = [worker]
+        if not goes:
+            stuck += worker.gpu_indices
     for index in range(host.gpu_count):
         if index not in taken:
             if index not in bound:
@@ -114,8 +117,11 @@ def take_gpus(
             and not (tight and room.host.spare_bytes(index) < spare_bytes)]
         others.sort(key=lambda index: _victims_order(room, index, contexts, now_s, limits))
         gpus += others[: count - len(gpus)]
-    if len(gpus) < count:
-        return None
+        if len(gpus) < count:
+            return None
+    elif not bound:
+        # Free ones are enough: nobody makes way.
+        return tuple(sorted(gpus)), ()
     victims = {
         holder.worker_id
         for index in gpus for holder in room.warm.get(index, []) if keep is None or holder.worker_id != keep.worker_id
@@ -130,7 +136,10 @@ def _all_may_go(room: HostRoom, index: int, keep: Worker | None) -> bool:
 
 
 def _cost(room: HostRoom, index: int, now_s: float, limits: Limits) -> tuple[tuple[int, float, str], int]:
-    return max(eviction_rank(worker, now_s, limits) for worker in room.warm[index]), index
+    holders = room.warm[index]
+    if len(holders) == 1:
+        return eviction_rank(holders[0], now_s, limits), index
+    return max(eviction_rank(worker, now_s, limits) for worker in holders), index
 
 
 def _victims_order(
@@ -144,5 +153,7 @@ def victims_cost(
     room: HostRoom, victims: tuple[WorkerId, ...], now_s: float, limits: Limits,
 ) -> tuple[int, float]:
     """The class and priority of the dearest of them, (0, 0.0) if there are none."""
+    if not victims:
+        return 0, 0.0
     costs = [eviction_rank(room.host.workers[worker_id], now_s, limits)[:2] for worker_id in victims]
-    return max(costs, default=(0, 0.0))
+    return max(costs)

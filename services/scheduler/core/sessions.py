@@ -40,6 +40,8 @@ class SessionTable:
         self._sessions_max = sessions_max
         self._waste_burst_gpu_s = waste_burst_gpu_s
         self._sessions: OrderedDict[SessionId, Session] = OrderedDict()
+        # Asked for several times an event: it is the last one already.
+        self._last: tuple[SessionId, Session] | None = None
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -56,10 +58,13 @@ class SessionTable:
 
     def touch(self, session_id: SessionId) -> Session:
         """The session, made if needed, as the one used last."""
+        if self._last is not None and self._last[0] == session_id:
+            return self._last[1]
         session = self._sessions.get(session_id)
         if session is None:
             session = self._sessions[session_id] = Session(Epoch(0), spare_gpu_s=self._waste_burst_gpu_s)
         self._sessions.move_to_end(session_id)
+        self._last = (session_id, session)
         return session
 
     def prune(self, needed: Callable[[], set[SessionId]]) -> list[SessionId]:
@@ -72,5 +77,6 @@ class SessionTable:
                 break
             if session_id not in kept:
                 del self._sessions[session_id]
+                self._last = None
                 dropped.append(session_id)
         return dropped

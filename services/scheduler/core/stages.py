@@ -72,8 +72,9 @@ def clear_gpus(state: State, host: Host, gpus: tuple[int, ...], worker: Worker |
     """
     if worker is not None and worker.gpu_indices == gpus:
         return
+    wanted = set(gpus)
     for other in list(host.workers.values()):
-        if not other.evicting and not set(gpus).isdisjoint(other.gpu_indices):
+        if other.gpu_indices and not other.evicting and not wanted.isdisjoint(other.gpu_indices):
             state.greedy.evicted(other)
             state.evict(host, other, LeaseId(""))
 

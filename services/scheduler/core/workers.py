@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping, ValuesView
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, overload
 
 from looseleaf.ids import SessionId, WorkerId
 
@@ -21,6 +21,7 @@ class Filed(Protocol):
 
 
 W = TypeVar("W", bound=Filed)
+T = TypeVar("T")
 
 
 def _nobody_follows(_session_id: SessionId, _present: bool) -> None: ...
@@ -73,6 +74,14 @@ class Workers(MutableMapping[WorkerId, W]):
     def bound(self) -> ValuesView[W]:
         """Workers that are bound to GPUs."""
         return self._bound.values()
+
+    @overload
+    def get(self, key: WorkerId, /) -> W | None: ...
+    @overload
+    def get(self, key: WorkerId, /, default: W | T) -> W | T: ...
+    def get(self, key: WorkerId, /, default: W | T | None = None) -> W | T | None:
+        """The worker, or `default`; the inherited one looks twice and raises in between."""
+        return self._all.get(key, default)
 
     def __getitem__(self, worker_id: WorkerId) -> W:
         return self._all[worker_id]
