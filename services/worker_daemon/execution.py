@@ -154,7 +154,8 @@ class CellExecution:
         wanted_id = wanted.facts.worker_id if wanted is not None else None
         # That it may be used was decided before others made way for it.
         async with self._pool.reserved(
-            wanted_id, lease.session_id, lease.epoch, self.start.recipe.imports, even_outdated=True
+            wanted_id, lease.session_id, lease.epoch, self.start.recipe.imports, self.start.version,
+            even_outdated=True,
         ) as worker:
             if worker.facts.opened_gpus not in ((), lease.gpus):
                 # While others made way.

@@ -119,17 +119,19 @@ class WorkerPool:
     @asynccontextmanager
     async def reserved(
         self, worker_id: WorkerId | None, session_id: SessionId, epoch: Epoch, imports: Iterable[str] = (),
-        **accepted: Any,
+        version: int = 0, **accepted: Any,
     ) -> AsyncIterator[WorkerProcess]:
         """The named worker if it is `usable`, else a newly forked one; nobody else talks to it or evicts it meanwhile.
 
-        `imports`: what a new one should have, as far as a zygote does. `accepted`: as `usable` takes them.
+        `imports`: what a new one should have, as far as a zygote does; `version`: what it is for. `accepted`: as
+        `usable` takes them.
 
         A worker that is in use is waited for. If the block raises, the worker is killed, since nobody knows its state,
         unless it is `_unharmed`.
         Raises CapacityExceeded `WORKERS_FULL` or as `WorkerProcess.fork`.
         """
-        worker = self.usable(worker_id, session_id, epoch, **accepted) or await self._fork(session_id, epoch, imports)
+        worker = self.usable(worker_id, session_id, epoch, **accepted)
+        worker = worker or await self._fork(session_id, epoch, imports, version)
         async with self.held(worker):
             yield worker
 
@@ -158,7 +160,9 @@ class WorkerPool:
                 elif self.roster.rules.keep_s == 0:
                     self.evict_soon(worker.facts.worker_id, self._idle_too_long)
 
-    async def _fork(self, session_id: SessionId, epoch: Epoch, imports: Iterable[str]) -> WorkerProcess:
+    async def _fork(
+        self, session_id: SessionId, epoch: Epoch, imports: Iterable[str], version: int
+    ) -> WorkerProcess:
         for old in self.roster.of_session(session_id):
             if old.epoch < epoch:
                 self._start(self.evict(old.worker_id, worker_ends.EARLIER_OWNER, even_held=True))
@@ -167,7 +171,7 @@ class WorkerPool:
         try:
             await self._make_room()
             began_s = time.monotonic()
-            worker = await self._forks.fork(StateOwner(session_id, epoch), imports)
+            worker = await self._forks.fork(StateOwner(session_id, epoch), imports, version)
         finally:
             self._forks_under_way -= 1
         self.metrics.forked(time.monotonic() - began_s)

@@ -59,9 +59,12 @@ async def _prepared(
         named = None
     began_s = time.monotonic()
     worker_id, kernel_id = named.facts.worker_id if named is not None else None, recipe.environment_id
-    async with pool.reserved(worker_id, session_id, epoch, recipe.imports, kernel_environment_id=kernel_id) as worker:
+    version = Version(recipe.version)
+    async with pool.reserved(
+        worker_id, session_id, epoch, recipe.imports, version, kernel_environment_id=kernel_id
+    ) as worker:
         fork_ms = (time.monotonic() - began_s) * 1000
-        prepared = await pool.prepare(worker, recipe, Version(recipe.version), ahead=True)
+        prepared = await pool.prepare(worker, recipe, version, ahead=True)
         worker.facts.prepare_ms = prepared.stage_ms["total"] = prepared.stage_ms["total"] + fork_ms
         prepared.stage_ms.setdefault("fork", fork_ms)
         if worker.facts.prepared_ahead:

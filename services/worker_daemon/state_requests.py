@@ -28,6 +28,7 @@ from looseleaf.rpc.store_client import StoreClient
 from looseleaf.services.worker_daemon.arena import Ring
 from looseleaf.services.worker_daemon.core.region_table import RegionKey
 from looseleaf.services.worker_daemon.core.unit_cache import UnitCache
+from looseleaf.services.worker_daemon.expected_version import ExpectedVersion
 from looseleaf.services.worker_daemon.regions import HostRegions
 from looseleaf.services.worker_daemon.save_patience import STORE_FULL_REASONS, SavePatience
 from looseleaf.units import MIB, REGION_BYTES
@@ -102,7 +103,11 @@ class StateRequests:
     _named: set[RegionKey] = field(default_factory=set)
     # One at a time, so that a repeat finds the pins of the one before if that was refused.
     _committing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    expected: ExpectedVersion = field(init=False)
     _commits: set[asyncio.Task[Reply]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.expected = ExpectedVersion(self.store)
 
     @property
     def maps_regions(self) -> bool:
@@ -130,6 +135,7 @@ class StateRequests:
         A store that does not answer is waited for as `SavePatience` bounds it; `owner.unanswered` then tells so.
         """
         self.patience.end()
+        self.expected.forget()
         while self._commits:
             await asyncio.wait(self._commits)
         if self._ring is not None:
@@ -328,11 +334,10 @@ class StateRequests:
 
     async def manifest(self, body: Body, _fds: list[int]) -> Reply:
         """One manifest of the session and the session's head."""
-        answer = await self.store.manifest(
-            self._session(),
-            version=fields.integer(body, "version", 0),
-            known_version=fields.integer(body, "known_version", 0),
-        )
+        version, known_version = fields.integer(body, "version", 0), fields.integer(body, "known_version", 0)
+        answer = await self.expected.take(Version(version))
+        if answer is None:
+            answer = await self.store.manifest(self._session(), version=version, known_version=known_version)
         return Reply(
             {
                 "version": answer.version,

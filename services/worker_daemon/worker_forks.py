@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 from looseleaf.errors import LooseLeafError
-from looseleaf.ids import new_worker_id
+from looseleaf.ids import Version, new_worker_id
 from looseleaf.services.worker_daemon.reaper import Reaper
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
 from looseleaf.services.worker_daemon.worker_process import Forker, WorkerLimits, WorkerProcess
@@ -79,17 +79,20 @@ class WorkerForks:
         self._new_requests = new_requests
         self._env = env
 
-    async def fork(self, owner: StateOwner, imports: Iterable[str]) -> WorkerProcess:
+    async def fork(self, owner: StateOwner, imports: Iterable[str], version: int = 0) -> WorkerProcess:
         """A worker for `owner` that has said hello, with as many of the imports as a zygote has.
 
+        `version`: the one that it will be asked to prepare, 0 if that is not known.
         Raises as `WorkerProcess.fork` once there is no other way to try.
         """
         async with self.source.request(imports) as attempts:
             while True:
-                attempt = _Attempt(attempts)
+                attempt, requests = _Attempt(attempts), self._new_requests(owner)
+                if version:
+                    requests.expected.ask(owner.session_id, Version(version))
                 try:
                     worker = await WorkerProcess.fork(
-                        new_worker_id(), attempt, self._env, self._new_requests(owner), self._reaper, self._limits
+                        new_worker_id(), attempt, self._env, requests, self._reaper, self._limits
                     )
                 except LooseLeafError as error:
                     if error.reason == "WORKER_LOST":

@@ -10,7 +10,7 @@ from daemon_fakes import SESSION, Parts, down, manifest_of, region, until, withi
 
 from looseleaf.dirty_tracker import Memfd
 from looseleaf.errors import CapacityExceeded, Conflict, Corrupt, InvalidArgument, LooseLeafError, PreconditionFailed
-from looseleaf.ids import Epoch, ExecutionId, SessionId
+from looseleaf.ids import Epoch, ExecutionId, SessionId, Version
 from looseleaf.protocol.region_rows import pack_regions, unpack_places
 from looseleaf.services.worker_daemon import regions as regions_module
 from looseleaf.services.worker_daemon import save_patience, state_requests
@@ -512,3 +512,68 @@ async def test_store_is_asked_for_all_parts_of_a_save_together(parts: Parts, pee
         await peer.ask("have_regions", regions=rows(first, first + 1), continues=continues)
     two = sum(length for _id, length in keys(1, 2))
     assert parts.store.already_bytes == [0, two, 2 * two, 0]
+
+
+class AskedStore:
+    """Answers for versions, each when `may` is set; `asked`: what it was asked for."""
+
+    def __init__(self, parts: Parts, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked: list[tuple[int, int]] = []
+        self.may = asyncio.Event()
+        self.errors: list[LooseLeafError] = []
+        monkeypatch.setattr(parts.store, "manifest", self._manifest)
+
+    async def _manifest(self, _session: str, version: int = 0, known_version: int = 0) -> Any:
+        self.asked.append((version, known_version))
+        await self.may.wait()
+        if self.errors:
+            raise self.errors.pop()
+        return pb.GetManifestResponse(version=version, manifest=b"of %d" % version)
+
+
+async def test_expected_version_is_asked_for_before_the_peer_asks_and_once(
+    parts: Parts, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = AskedStore(parts, monkeypatch)
+    peer.requests.expected.ask(SESSION, Version(3))
+    await until(lambda: store.asked == [(3, 0)])
+    store.may.set()
+    assert (await peer.ask("manifest", version=3))["manifest"] == b"of 3"
+    assert store.asked == [(3, 0)]
+    # What it knows may be old by then: from now on each ask goes to the store.
+    assert (await peer.ask("manifest", version=3))["manifest"] == b"of 3"
+    assert store.asked == [(3, 0), (3, 0)]
+
+
+async def test_peer_that_asks_for_another_version_than_expected_gets_that(
+    parts: Parts, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = AskedStore(parts, monkeypatch)
+    peer.requests.expected.ask(SESSION, Version(3))
+    store.may.set()
+    reply = await peer.ask("manifest", version=4, known_version=2)
+    assert (reply["version"], reply["manifest"], store.asked[-1]) == (4, b"of 4", (4, 2))
+
+
+async def test_expected_version_that_the_store_did_not_give_is_asked_for_again(
+    parts: Parts, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = AskedStore(parts, monkeypatch)
+    store.errors = [down()]
+    store.may.set()
+    peer.requests.expected.ask(SESSION, Version(3))
+    assert (await peer.ask("manifest", version=3))["manifest"] == b"of 3"
+    assert store.asked == [(3, 0), (3, 0)]
+
+
+async def test_expected_version_that_nobody_asks_for_ends_with_the_peer(
+    parts: Parts, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = AskedStore(parts, monkeypatch)
+    peer.requests.expected.ask(SESSION, Version(3))
+    await until(lambda: store.asked == [(3, 0)])
+    assert peer.requests.expected._asked is not None
+    task = peer.requests.expected._asked[1]
+    await peer.close()
+    await asyncio.wait({task}, timeout=5)
+    assert task.cancelled()

@@ -57,6 +57,27 @@ async def test_what_fails_before_the_fork_is_asked_for_is_not_tried_again(parts:
     assert len(tries) == 1 and parts.forker.workers == []
 
 
+async def test_version_that_a_worker_is_for_is_asked_for_while_it_is_forked(
+    parts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = asyncio.Event()
+
+    async def manifest(_session: str, version: int = 0, known_version: int = 0) -> Any:
+        assert (version, known_version) == (7, 0)
+        asked.set()
+        return SimpleNamespace()
+
+    async def fork_once_asked(*arguments: Any) -> int:
+        await within(asked.wait())
+        return await fork(*arguments)
+
+    fork = parts.forker.fork
+    monkeypatch.setattr(parts.store, "manifest", manifest)
+    monkeypatch.setattr(parts.forker, "fork", fork_once_asked)
+    async with parts.pool().reserved(None, SESSION, ONE, (), 7):
+        pass
+
+
 @pytest.mark.parametrize("how", ["hangs", "ends"])
 async def test_worker_that_never_says_a_word_is_replaced_in_the_same_call(
     parts: Any, monkeypatch: pytest.MonkeyPatch, how: str
