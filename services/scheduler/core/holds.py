@@ -45,7 +45,7 @@ def lost_need(state: State, run: Run, now_s: float) -> LooseLeafError | None:
     """
     if not run.need.worker_id:
         return None
-    found = _holder(state, run)
+    found = holder_of(state, run)
     if found is None:
         if state.hosts.awaited():
             return None
@@ -59,6 +59,7 @@ def lost_need(state: State, run: Run, now_s: float) -> LooseLeafError | None:
     return None
 
 
-def _holder(state: State, run: Run) -> tuple[Host, Worker] | None:
+def holder_of(state: State, run: Run) -> tuple[Host, Worker] | None:
+    """The worker that the run needs, with its host; None if it is not known, or the run needs none."""
     workers = state.hosts.workers_of(run.session_id)
     return next(((host, worker) for host, worker in workers if worker.worker_id == run.need.worker_id), None)

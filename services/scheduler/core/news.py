@@ -7,6 +7,7 @@ import math
 from looseleaf.ids import SessionId
 from looseleaf.services.scheduler.core.actions import NotifyQueue
 from looseleaf.services.scheduler.core.fairness import in_turn
+from looseleaf.services.scheduler.core.holds import holder_of
 from looseleaf.services.scheduler.core.hosts import Host, Liveness
 from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.state import State
@@ -97,6 +98,9 @@ def _run_reason(state: State, free: _Free, run: Run, now_s: float) -> str:
         return f"Your team already uses {state.shares.gpus(run.tenant)} of its {_gpus(state.limits.tenant_gpus_max)}."
     count, largest_free = run.recipe.gpu_count, free.for_run(run, run.wanted_gpu_bytes(now_s, state.limits))
     more = _more(state, free, run)
+    if run.need.worker_id and _is_tight_at_its_holder(state, run, now_s):
+        after = f"after {state.limits.memory_patience_s:.0f} s"
+        return f"Others use memory of the GPU where this cell's variables are kept; it runs there {after}."
     if count > 1:
         verb = "is" if largest_free == 1 else "are"
         return f"Needs {count} GPUs on one host; at most {largest_free} {verb} free on one.{more}"
@@ -120,6 +124,16 @@ def _run_reason(state: State, free: _Free, run: Run, now_s: float) -> str:
     if largest_free:
         return "Free GPUs are kept for a cell that waits for several of them."
     return f"{_gpus(state.leases.gpus)} busy with {'another notebook' if others == 1 else 'other notebooks'}.{more}"
+
+
+def _is_tight_at_its_holder(state: State, run: Run, now_s: float) -> bool:
+    """True if it waits only until it starts there all the same."""
+    found = holder_of(state, run)
+    if found is None or not run.patient(now_s, state.limits):
+        return False
+    host, worker = found
+    wanted = run.wanted_gpu_bytes(now_s, state.limits)
+    return any(host.spare_bytes(index) < wanted for index in worker.gpu_indices)
 
 
 def _more(state: State, free: _Free, run: Run) -> str:

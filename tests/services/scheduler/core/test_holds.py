@@ -237,7 +237,7 @@ def test_cell_that_runs_on_its_holder_or_nowhere_does_not_wait_for_memory_for_ev
     # Others have left; beside our worker's own data that is not to be seen.
     rig.heartbeat(gpu_memory_bytes=24, gpu_used_bytes=(12,), workers=(holding(),))
     run_with_need(rig, "x2", device_bytes=20)
-    assert not rig.all(act.GrantLease)
+    assert "where this cell's variables are kept; it runs there after 30 s" in rig.one(act.NotifyQueue).reason
     rig.pass_time(29.0)
     assert not rig.all(act.GrantLease)
     rig.pass_time(1.0)
