@@ -15,6 +15,9 @@ GOLDEN ?= not gpu
 # A comparison that takes so long shows where every thread is.
 STANDS_STILL_S := 150
 
+# Where slow tests are; each process would import all the others for nothing (tests/test_markers.py).
+SLOW_FILES = $(shell grep -rl 'mark\.slow' tests --include='test_*.py' --exclude-dir=golden | sort)
+
 TOOLS_STAMP := $(VENV)/.set-up-tools
 SETUP_STAMP := $(VENV)/.set-up
 BUILT_STAMP := $(VENV)/.built
@@ -160,7 +163,7 @@ bench: setup  ## measure: pytest-benchmark over bench/, each beside its referenc
 	$(PYTEST) bench -m "not gpu" --benchmark-quiet --benchmark-json=$(OUT)/bench.json $(BENCH_ARGS)
 
 slow: setup  ## run the slow tests that the gate runs too
-	$(PYTEST) -m "slow and not soak and not gpu" -k "not golden" -n $(WAITING_JOBS) --dist loadfile
+	$(PYTEST) $(SLOW_FILES) -m "slow and not soak and not gpu" -n $(WAITING_JOBS) --dist loadfile
 
 soak: golden-setup  ## run all slow tests, also those that take minutes each, and the golden ones that the gate leaves out
 	$(PYTEST) -m "slow and not gpu" -k "not golden"
