@@ -23,6 +23,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import structlog
 
 # IPython warns of a virtual environment that is active and not the one that runs the tests.
 os.environ.pop("VIRTUAL_ENV", None)
@@ -31,6 +32,11 @@ hypothesis.settings.register_profile(
     "any-machine", hypothesis.settings(), deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("any-machine")
+# As a service writes them: with all locals of every frame, which is the default, one takes seconds.
+structlog.configure(processors=[
+    *structlog.get_config()["processors"][:-1],
+    structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback),
+])
 # What ends by itself, such as a closed connection's descriptor, gets this long; a leak costs the test as much.
 LEAK_GRACE_S = 5.0
 # Threads that libraries start once and keep, or end after this check, by the start or the end of their names.
