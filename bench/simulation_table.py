@@ -37,7 +37,7 @@ ATTACH_S = (0.1, 0.3, 0.5, 0.8)
 STAGES = ("host_ready", "context_ready", "device_ready")
 # Headroom over the demand's peak, and how far back that peak is looked for: the simulator's usual pair and around it.
 FRONTIER = (
-    (0.0, 300.0), (0.1, 300.0), (0.15, 300.0), (0.2, 300.0), (0.25, 300.0), (0.35, 300.0), (0.25, 120.0), (0.15, 600.0))
+    (0.0, 300.0), (0.1, 300.0), (0.15, 300.0), (0.2, 300.0), (0.25, 300.0), (0.35, 300.0), (0.2, 120.0), (0.2, 600.0))
 # At most so many sessions are simulated for the workload's whole time and under all seeds.
 LARGE = 2000
 LARGE_HOURS, LARGE_SEEDS = 2.0, 3

@@ -19,12 +19,12 @@ def sim_limits(gpus_per_host: int, boot_s: float, changed: Mapping[str, Any]) ->
     """The service's defaults but for what follows, and then as `changed` says (`checked_limits`).
 
     Times fit rare heartbeats and starts without an import cache. Hosts follow the peak of the last 5 minutes and a
-    quarter, without a host in reserve. All sessions are of one tenant, which may use the whole pool. Host memory bounds
+    fifth, without a host in reserve. All sessions are of one tenant, which may use the whole pool. Host memory bounds
     prepared workers: 8 GPUs' host keeps 64 of 0.5 GiB in the median. Workers may be prepared up to device_ready.
     """
     usual = Limits(
         heartbeat_suspect_s=3 * HEARTBEAT_S, heartbeat_dead_s=10 * HEARTBEAT_S, start_timeout_s=3600.0,
-        news_at_once_max=0, hosts_min=1, hosts_max=10_000, headroom_hosts=0, headroom_share=0.25,
+        news_at_once_max=0, hosts_min=1, hosts_max=10_000, headroom_hosts=0, headroom_share=0.2,
         gpus_per_host=gpus_per_host, boot_timeout_s=10 * boot_s, prepare_stage_max=WorkerStage.DEVICE_READY,
         tenant_speculation_share=1.0, prepared_max_per_host=64, stop_heartbeats=0,
     )
