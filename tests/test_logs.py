@@ -16,10 +16,10 @@ from looseleaf.logs import TEXT_CHARS_MAX, carried_ids, configure_logs, get_logg
 def restored() -> Iterator[None]:
     """Other tests get the logging that they had."""
     root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
+    handlers, level, configured = root.handlers[:], root.level, structlog.get_config()
     yield
     root.handlers[:], root.level = handlers, level
-    structlog.reset_defaults()
+    structlog.configure(**configured)
 
 
 @pytest.fixture
