@@ -132,11 +132,12 @@ class Client:
         raise AssertionError("the stream ended without a lease")
 
     async def prepare(
-        self, session: str = "s1", epoch: int = 1, certain: bool = False, predicted: bool = False, **recipe: Any,
+        self, session: str = "s1", epoch: int = 1, certain: bool = False, predicted: bool = False, tenant: str = "",
+        **recipe: Any,
     ) -> Any:
         request = scheduler_pb2.RequestPreparationRequest(
             request_id="r", session_id=session, epoch=epoch, recipe=recipe_pb2.ExecutionRecipe(gpu_count=1, **recipe),
-            certain=certain, predicted=predicted)
+            certain=certain, predicted=predicted, tenant=tenant)
         return await self.stub.RequestPreparation(request, timeout_s=LIMIT_S)
 
     async def report(

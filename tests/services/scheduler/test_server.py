@@ -136,6 +136,21 @@ async def test_preparation_goes_as_far_as_the_setting_and_the_edits_certainty_al
         assert (totals.on_device, totals.on_device_used) == ((1, 1) if stage == "DEVICE_READY" else (0, 0))
 
 
+async def test_tenant_that_has_no_context_gets_one_of_who_has_all(serve_scheduler: Any, start_daemon: Any) -> None:
+    async with serve_scheduler(prepare_up_to="context_ready") as client:
+        daemon = await start_daemon()
+        await client.beat(daemon)
+        for session, tenant in (("s1", "a"), ("s2", "a"), ("s3", "a"), ("s4", "b")):
+            await client.prepare(session, source_hash=session, version=3, names=["df"], certain=True, tenant=tenant)
+        await daemon.wait(lambda: any(order.leave_device for order in daemon.prepared))
+        left = [order for order in daemon.prepared if order.leave_device]
+        assert [order.worker_id for order in left] == ["w-s1"] and left[0].recipe.source_hash == "s1"
+        pool = await client.pool()
+        having = {worker.session_id for worker in pool.hosts[0].workers if worker.context_gpu_indices}
+        assert having == {"s2", "s3", "s4"}
+        assert (pool.speculation.contexts, pool.speculation.contexts_wasted) == (4, 1)
+
+
 async def test_data_on_a_gpu_make_way_for_another_sessions_run(serve_scheduler: Any, start_daemon: Any) -> None:
     async with serve_scheduler(prepare_up_to="device_ready") as client:
         daemon = await start_daemon()
