@@ -26,19 +26,20 @@ def become_ready_to_fork() -> None:
     BASELINE.begin()
     NEW_MODULES.mark()
     install_devices("worker")
-    forget_found_files()
+    forget_found_files(anyway=True)
     gc.collect()
     fill_holes()
     gc.freeze()
 
 
-def forget_found_files() -> None:
+def forget_found_files(*, anyway: bool = False) -> None:
     """Before a fork: what is installed since the last import here is found in the worker.
 
-    That is for each folder that a package lies in, hundreds of them; here it is done again only after another import.
+    That is for each folder that a package lies in, hundreds of them; here it is done again only after another import,
+    or `anyway`.
     """
     global _modules_at_last
-    if (count := len(sys.modules)) != _modules_at_last:
+    if (count := len(sys.modules)) != _modules_at_last or anyway:
         importlib.invalidate_caches()
         _modules_at_last = count
 

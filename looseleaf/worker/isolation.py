@@ -29,6 +29,8 @@ _PR_SET_NAME: Final = 15
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _CLONE_NEWNET: Final = 0x40000000
 _NAME_BYTES_MAX: Final = 15
+# Once: each such object is a class of its own.
+_LIBC: Final = ctypes.CDLL(None, use_errno=True)
 # Where the arguments begin and end, in /proc/self/stat after the command's name.
 _ARGUMENTS: Final = slice(45, 47)
 
@@ -78,16 +80,24 @@ def confine_worker(wanted: Confinement, environ: MutableMapping[str, str]) -> No
     # Its page tables and descriptors are its own to read, as in any kernel.
     _prctl(_PR_SET_DUMPABLE, 1)
     if wanted.cgroup:
-        Path(wanted.cgroup).write_text(str(os.getpid()))
+        _write(wanted.cgroup, str(os.getpid()))
     with suppress(OSError):
         # Raising it needs no right; where a container has the file read-only the system picks by size alone.
-        Path("/proc/self/oom_score_adj").write_text(str(WORKER_OOM_SCORE))
+        _write("/proc/self/oom_score_adj", str(WORKER_OOM_SCORE))
     _limit(resource.RLIMIT_NOFILE, wanted.open_files)
     _limit(resource.RLIMIT_NPROC, wanted.processes)
     if wanted.uid:
         _become(wanted)
         environ.update({"HOME": wanted.home, "USER": wanted.user, "LOGNAME": wanted.user})
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def _write(path: str, text: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
 
 
 def _become(wanted: Confinement) -> None:
@@ -140,7 +150,6 @@ def write_title(title: bytes) -> None:
 
 
 def _prctl(option: int, value: Any) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(option, value, 0, 0, 0) != 0:
+    if _LIBC.prctl(option, value, 0, 0, 0) != 0:
         number = ctypes.get_errno()
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")

@@ -6,13 +6,15 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from looseleaf.protocol.frames import close_fds
 from looseleaf.worker._forks import fork_orphan
 
 if TYPE_CHECKING:
     from looseleaf.worker.child import Birth
+
+_LIBC: Final = ctypes.CDLL(None)
 
 
 def fork_grandchild(enter: Callable[[], NoReturn]) -> int:
@@ -44,4 +46,4 @@ def _flush_everything() -> None:
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         if stream is not None:
             stream.flush()
-    ctypes.CDLL(None).fflush(None)
+    _LIBC.fflush(None)
