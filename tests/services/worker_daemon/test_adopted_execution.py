@@ -17,6 +17,7 @@ from looseleaf.errors import Unavailable
 from looseleaf.ids import Epoch, ExecutionId, LeaseId, Version, WorkerId
 from looseleaf.protocol.aio import AsyncChannel
 from looseleaf.protocol.aio_rpc import AsyncLink
+from looseleaf.services.worker_daemon import worker_process
 from looseleaf.services.worker_daemon.adopted_execution import AdoptedExecution, adopt
 from looseleaf.services.worker_daemon.adoption import Found
 from looseleaf.services.worker_daemon.core.adoption import OpenRun
@@ -92,7 +93,9 @@ async def never(_message: Any, _fds: list[int]) -> Any:
 
 
 @pytest.fixture
-async def rig(parts: Parts) -> Rig:
+async def rig(parts: Parts, monkeypatch: pytest.MonkeyPatch) -> Rig:
+    # The far end stays open when its process has ended, as in a child of it.
+    monkeypatch.setattr(worker_process, "LAST_WORDS_S", 0.01)
     return Rig(parts)
 
 
