@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from conftest import Notebook, running_cluster
 
 from looseleaf.local.cluster import LocalCluster, wait_for
 
@@ -19,9 +24,13 @@ DAEMON = "daemon-h0"
 
 
 @pytest.fixture(scope="module")
-def cluster_env() -> dict[str, str]:
-    """Zygotes with few imports: the daemon is back sooner."""
-    return {"LOOSELEAF_DAEMON_BASE_IMPORTS": '["numpy"]'}
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """A host with a second GPU for another notebook. Zygotes with few imports: the daemon is back sooner."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOOSELEAF_DAEMON_BASE_IMPORTS", '["numpy"]')
+        running = running_cluster(tmp_path_factory.mktemp("cluster"), gpus=2)
+    with running as found:
+        yield found
 
 
 class Rig:
@@ -117,6 +126,32 @@ def test_cell_that_ends_while_no_daemon_is_there_is_saved_by_the_next(rig: Rig) 
 
     outcome = rig.run(rig.wait("go") + f"pathlib.Path({str(rig.file('ended'))!r}).touch()\n6 * 7", restart)
     assert ended == [True] and outcome.status == "ok" and outcome.value == "42", outcome
+    rig.check_state()
+
+
+def test_host_serves_other_notebooks_while_a_worker_is_silent_and_its_cell_goes_on_after(
+    rig: Rig, tmp_path: Path
+) -> None:
+    others: list[Any] = []
+
+    def restart(pid: int) -> None:
+        before = rig.kill()
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            rig.cluster.wait_serving(DAEMON, LIMIT_S, other_than=before)
+            other = Notebook(rig.cluster.kernel_socket("h0"), tmp_path)
+            try:
+                cell = other.start("%%gpu\nimport torch\ntorch.ones(3).cuda().sum().item()")
+                others.append(other.finish(cell, LIMIT_S))
+            finally:
+                other.close()
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        rig.file("go").touch()
+
+    outcome = rig.run(rig.wait("go") + "6 * 7", restart)
+    assert [other.value for other in others] == ["3.0"], others
+    assert outcome.status == "ok" and outcome.value == "42", outcome
     rig.check_state()
 
 
