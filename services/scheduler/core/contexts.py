@@ -70,7 +70,7 @@ def displaced(
     more than the session's tenant will hold with it; so nothing goes to and fro. A tenant alone may have all.
     """
     own = state.sessions.tenant(session_id)
-    if not state.speculation.others_have_contexts(own):
+    if not state.speculation.contexts.others_than(own):
         return None
     leaving = {coming.session_id for coming in state.preparations.on_host(host.host_id) if coming.leaves_gpus}
     typed_in = [
@@ -106,15 +106,15 @@ def displaced(
 
 def held_by(state: State, tenant: str, now_s: float, but: SessionId | None = None) -> int:
     """Contexts of the tenant's cells in which somebody types, those that are being opened included, GPU by GPU."""
-    gpus: dict[SessionId, int] = {}
-    for worker_id, context in state.speculation.contexts_of(tenant).items():
-        worker = state.hosts.worker(context.host_id, worker_id)
-        if worker is not None and counts(state, worker, now_s):
-            gpus[worker.session_id] = max(gpus.get(worker.session_id, 0), context.gpus)
-    for coming in state.preparations:
-        if coming.context_gpus and state.sessions.tenant(coming.session_id) == tenant:
-            gpus[coming.session_id] = max(gpus.get(coming.session_id, 0), len(coming.context_gpus))
-    return sum(held for session_id, held in gpus.items() if session_id != but)
+    contexts = state.speculation.contexts
+    held = contexts.gpus_typed_in(tenant, now_s)
+    held += sum(
+        len(coming.context_gpus) for coming in state.preparations
+        if coming.context_gpus and coming.session_id != but and coming.worker_id not in contexts
+        and state.sessions.tenant(coming.session_id) == tenant)
+    if but is not None:
+        held -= sum(contexts.typed_in(worker.worker_id, now_s) for _host, worker in state.hosts.workers_of(but))
+    return held
 
 
 def _may_leave(state: State, worker: Worker) -> bool:

@@ -67,6 +67,7 @@ def _start(state: State, event: PreparationRequested, now_s: float) -> None:
     for host, worker in own:
         if worker.prepared is not None and worker.prepared.covers(event.recipe):
             worker.prepared_at_s = now_s
+            state.speculation.contexts.type_in(worker.worker_id, now_s)
             state.hosts.touch(host.host_id, worker)
             if choose_stage(state, event, host, worker, now_s)[0] > reached(worker):
                 _order(state, event, host, worker, now_s)

@@ -8,7 +8,6 @@ needs, else a context on the one that it will likely run on. Such a GPU is taken
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from looseleaf.ids import HostId, SessionId, WorkerId
@@ -16,6 +15,7 @@ from looseleaf.services.scheduler.core.events import PreparationRequested
 from looseleaf.services.scheduler.core.facts import WorkerStage
 from looseleaf.services.scheduler.core.hosts import Worker
 from looseleaf.services.scheduler.core.limits import Limits
+from looseleaf.services.scheduler.core.open_contexts import OpenContext, OpenContexts
 from looseleaf.services.scheduler.core.sessions import Session
 
 
@@ -50,53 +50,27 @@ class Parked:
     since_s: float
 
 
-@dataclass(slots=True)
-class OpenContext:
-    """A worker that waits for a Run with a context on `gpus` GPUs."""
-
-    host_id: HostId
-    tenant: str
-    gpus: int
-    since_s: float
-    # Nothing had run on the worker: counted among `SpeculationTotals.contexts`.
-    counted: bool
-
-
 class Speculation:
     """What speculation holds on GPUs, and its totals."""
 
-    def __init__(self) -> None:
+    def __init__(self, expiry_s: float) -> None:
         self.totals = SpeculationTotals()
         self.parked: dict[WorkerId, Parked] = {}
-        # Contexts by tenant; of an idle worker that waits with one there is one.
-        self._contexts: dict[str, dict[WorkerId, OpenContext]] = {}
-        self._tenants: dict[WorkerId, str] = {}
-
-    def contexts_of(self, tenant: str) -> Mapping[WorkerId, OpenContext]:
-        """Workers of the tenant that wait with a context; as it stands, so not to be kept."""
-        return self._contexts.get(tenant, {})
-
-    def others_have_contexts(self, tenant: str) -> bool:
-        """True if workers of another tenant wait with a context."""
-        return any(name != tenant for name in self._contexts)
+        self.contexts = OpenContexts(expiry_s)
 
     def open_context(self, worker: Worker, host_id: HostId, tenant: str, now_s: float) -> None:
-        """The worker waits with a context from now on, or already does."""
-        if worker.worker_id not in self._tenants:
-            self.totals.contexts += not worker.has_run
-            self._tenants[worker.worker_id] = tenant
-            self._contexts.setdefault(tenant, {})[worker.worker_id] = OpenContext(
-                host_id, tenant, len(worker.context_gpus), now_s, not worker.has_run)
+        """The worker waits with a context from now on, or already does and is typed in."""
+        if worker.worker_id in self.contexts:
+            self.contexts.type_in(worker.worker_id, now_s)
+            return
+        self.totals.contexts += not worker.has_run
+        self.contexts.add(worker.worker_id, OpenContext(
+            host_id, tenant, len(worker.context_gpus), now_s, now_s, not worker.has_run))
 
     def close_context(self, worker_id: WorkerId, now_s: float, *, used: bool) -> None:
         """The worker's context is left, or a cell uses it; nothing happens if it has none."""
-        tenant = self._tenants.pop(worker_id, None)
-        if tenant is None:
-            return
-        context = self._contexts[tenant].pop(worker_id)
-        if not self._contexts[tenant]:
-            del self._contexts[tenant]
-        if context.counted and not used:
+        context = self.contexts.take(worker_id)
+        if context is not None and context.counted and not used:
             self.totals.contexts_wasted += 1
             self.totals.wasted_context_s += context.gpus * max(0.0, now_s - context.since_s)
 
@@ -122,7 +96,7 @@ class Speculation:
         self.totals.used += 1
         if worker.worker_id in self.parked:
             self.totals.on_device_used += 1
-        elif worker.worker_id in self._tenants and not worker.has_run and worker.context_gpus == gpus:
+        elif worker.worker_id in self.contexts and not worker.has_run and worker.context_gpus == gpus:
             self.totals.contexts_used += 1
 
     def drop(self, worker: Worker) -> None:

@@ -60,7 +60,7 @@ class State:
         self.accounts = Accounts(Totals())
         self.greedy = GreedyDual()
         self.shares = TenantShares(limits)
-        self.speculation = Speculation()
+        self.speculation = Speculation(limits.speculative_expiry_s)
         self.boots = Boots(limits)
         self.host_ends = HostEnds()
         self.demand = Peak(limits.demand_peak_s)

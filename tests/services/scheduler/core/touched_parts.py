@@ -49,7 +49,7 @@ class Checks:
             touched.check_index(now_s)
         if state.number % WHOLE_EVERY == 0:
             check_table(state)
-            check_contexts(state)
+            check_contexts(state, now_s)
             check_index(state, now_s)
 
 

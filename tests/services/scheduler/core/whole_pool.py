@@ -75,15 +75,19 @@ def check_nobody_waits_for_nothing(state: State, now_s: float) -> None:
         assert placement.place(run, state.rooms, preparing_on, kept, now_s) is None, "a run waits though there is room"
 
 
-def check_contexts(state: State) -> None:
+def check_contexts(state: State, now_s: float) -> None:
     """Each context that is counted to a tenant is one that a worker waits with, and what was wasted was opened."""
     workers = {worker.worker_id: (host.host_id, worker) for host in state.hosts for worker in host.workers.values()}
-    for tenant in {state.sessions.tenant(worker.session_id) for _host_id, worker in workers.values()}:
-        for worker_id, context in state.speculation.contexts_of(tenant).items():
-            assert worker_id in workers, "a context is counted whose worker is gone"
-            host_id, worker = workers[worker_id]
-            assert context.host_id == host_id
-            assert worker.context_gpus, "a context is counted that was left"
+    typed: dict[str, int] = {}
+    for worker_id, context in state.speculation.contexts:
+        assert worker_id in workers, "a context is counted whose worker is gone"
+        host_id, worker = workers[worker_id]
+        assert context.host_id == host_id
+        assert worker.context_gpus, "a context is counted that was left"
+        lately = now_s - context.typed_s < state.limits.speculative_expiry_s
+        typed[context.tenant] = typed.get(context.tenant, 0) + lately * context.gpus
+    for tenant, gpus in typed.items():
+        assert state.speculation.contexts.gpus_typed_in(tenant, now_s) == gpus, "a tenant's contexts are miscounted"
     assert state.speculation.totals.contexts_wasted <= state.speculation.totals.contexts
 
 
