@@ -116,6 +116,17 @@ class KernelConfig:
         return cls(**values)
 
     @classmethod
+    def load_one(cls, name: str, environ: Mapping[str, str] | None = None) -> Any:
+        """One field (not `run_dir`), at a part of the price. Raises ConfigError if it, or a whole file, is wrong."""
+        env = os.environ if environ is None else environ
+        default = next(entry.default for entry in fields(cls) if entry.name == name)
+        variable = cls.variable(name)
+        if variable in env:
+            return _convert(name, env[variable], variable, type(default))
+        found = read_values("kernel", env).get(name)
+        return default if found is None else _convert(name, found.value, found.origin, type(default))
+
+    @classmethod
     def variable(cls, name: str) -> str:
         """The environment variable of a field."""
         return "LOOSELEAF_ENDPOINT" if name == "endpoint" else f"LOOSELEAF_KERNEL_{name.upper()}"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,23 @@ def test_kernel_socket_is_the_first_that_exists_in_the_run_folder(environ: dict[
     (tmp_path / "kernel-h4.sock").touch()
     (tmp_path / "kernel-h2.sock").touch()
     assert KernelConfig.load(environ).kernel_socket() == tmp_path / "kernel-h2.sock"
+
+
+def test_one_field_alone_is_what_it_is_among_all(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "looseleaf.toml").write_text("[kernel]\nparanoid = true\nconnect_timeout_s = 9\nsecret_names = ['A']\n")
+    environ["LOOSELEAF_KERNEL_SECRET_NAMES"] = "B, C*"
+    known = KernelConfig.load(environ)
+    for entry in fields(KernelConfig):
+        if entry.name != "run_dir":
+            assert KernelConfig.load_one(entry.name, environ) == getattr(known, entry.name), entry.name
+    assert known.secret_names == ("B", "C*") and known.paranoid
+
+
+def test_one_field_is_refused_for_its_own_fault_only(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "looseleaf.toml").write_text("[kernel]\nparanoid = 'perhaps'\nconnect_timeout_s = 9\n")
+    assert KernelConfig.load_one("connect_timeout_s", environ) == 9.0
+    with pytest.raises(ConfigError, match=r"kernel\.paranoid"):
+        KernelConfig.load_one("paranoid", environ)
 
 
 def test_file_and_variables_are_typed_and_named_in_errors(environ: dict[str, str], tmp_path: Path) -> None:

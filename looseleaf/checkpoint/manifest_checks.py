@@ -33,7 +33,10 @@ def list_of(value: Any, what: str, count: int) -> list[Any]:
 
 def ascending(value: Any, what: str, count_max: int) -> list[int]:
     """A list of numbers, each above the one before."""
-    numbers = [number(item, what) for item in upto(value, what, count_max)]
+    items = upto(value, what, count_max)
+    if not items:
+        return items
+    numbers = [number(item, what) for item in items]
     if any(a >= b for a, b in pairwise(numbers)):
         corrupt("DUPLICATE", f"{what}: not ascending")
     return numbers
@@ -59,7 +62,9 @@ def text(value: Any, what: str, chars_max: int = TEXT_CHARS_MAX) -> str:
 
 def texts(value: Any, what: str, count_max: int) -> tuple[str, ...]:
     """A list of texts, as a tuple."""
-    return tuple(text(item, what) for item in upto(value, what, count_max))
+    items = upto(value, what, count_max)
+    # Most lists of a header are empty.
+    return tuple([text(item, what) for item in items]) if items else ()
 
 
 def blob(value: Any, what: str, lengths: tuple[int, ...] = ()) -> bytes:

@@ -27,7 +27,7 @@ log = logging.getLogger("looseleaf.checkpoint")
 def is_paranoid() -> bool:
     """`paranoid` in `[kernel]` of the TOML, or `LOOSELEAF_KERNEL_PARANOID`, when first asked; in workers, too."""
     try:
-        return KernelConfig.load().paranoid
+        return bool(KernelConfig.load_one("paranoid"))
     except ConfigError:
         # Whoever starts the process says what is wrong with the file.
         return False

@@ -33,7 +33,7 @@ _SHELL_KEEPS: Final = frozenset({"PWD", "OLDPWD", "SHLVL", "_"})
 
 def _secret_names() -> frozenset[str]:
     try:
-        return frozenset(KernelConfig.load().secret_names)
+        return frozenset(KernelConfig.load_one("secret_names"))
     except ConfigError:
         # Whoever reads the rest of it tells.
         return frozenset(SECRET_NAMES)
