@@ -41,7 +41,8 @@ class ExecutionState(IntEnum):
     @property
     def ended(self) -> bool:
         """True if nothing more can happen under this execution id."""
-        return self >= ExecutionState.SAVED
+        # A number, as in WorkerStage: SAVED.
+        return self >= 5
 
 
 class WorkerStage(IntEnum):

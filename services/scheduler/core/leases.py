@@ -31,6 +31,10 @@ class LeaseStatus(Enum):
     FENCED = "fenced"
 
 
+# Asked for several times an event: members of an enum are slow to look up.
+_VALID = (LeaseStatus.HELD, LeaseStatus.EVICTING, LeaseStatus.GRANTING, LeaseStatus.RESTORED)
+
+
 @dataclass(slots=True)
 class LeaseEntry:
     """A lease and what is known about it. Times are the scheduler's."""
@@ -58,7 +62,7 @@ class LeaseEntry:
     @property
     def valid(self) -> bool:
         """True if the execution may (still) happen under it."""
-        return self.status in (LeaseStatus.EVICTING, LeaseStatus.GRANTING, LeaseStatus.HELD, LeaseStatus.RESTORED)
+        return self.status in _VALID
 
 
 class LeaseTable:

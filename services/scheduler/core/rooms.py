@@ -115,7 +115,10 @@ def take_gpus(
         others = [
             index for index in room.warm if index not in gpus and _all_may_go(room, index, keep)
             and not (tight and room.host.spare_bytes(index) < spare_bytes)]
-        others.sort(key=lambda index: _victims_order(room, index, contexts, now_s, limits))
+        if contexts:
+            others.sort(key=lambda index: _victims_order(room, index, contexts, now_s, limits))
+        else:
+            others.sort(key=lambda index: _cost(room, index, now_s, limits))
         gpus += others[: count - len(gpus)]
         if len(gpus) < count:
             return None
@@ -132,7 +135,10 @@ def take_gpus(
 
 
 def _all_may_go(room: HostRoom, index: int, keep: Worker | None) -> bool:
-    return all(worker is not keep and worker.worker_id in room.may_go for worker in room.warm[index])
+    for worker in room.warm[index]:  # noqa: SIM110 - a generator for each GPU costs more than the look
+        if worker is keep or worker.worker_id not in room.may_go:
+            return False
+    return True
 
 
 def _cost(room: HostRoom, index: int, now_s: float, limits: Limits) -> tuple[tuple[int, float, str], int]:

@@ -131,7 +131,8 @@ def _likely_gpus(
     if room is None:
         return ()
     contexts = dict.fromkeys([*room.free, *room.warm], 0)
-    opened = [other.context_gpus for other in host.workers.values() if counts(state, other, now_s)]
+    opened = [
+        other.context_gpus for other in host.workers.values() if other.context_gpus and counts(state, other, now_s)]
     opening = [coming.context_gpus for coming in opening_on(state, host)]
     for index in chain.from_iterable([*opened, *opening]):
         if index in contexts:

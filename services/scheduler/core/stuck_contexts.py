@@ -39,8 +39,12 @@ def end_stuck_by_lease(state: State, host: Host, gpus: Collection[int], now_s: f
 
     They stay while no other GPU is to be had: this one may be free again first.
     """
-    for worker in list(host.workers.values()):
-        if worker.gpu_indices or worker.has_run or set(gpus).isdisjoint(worker.context_gpus):
+    taken = set(gpus)
+    waiting = [
+        worker for worker in host.workers.values()
+        if worker.context_gpus and not worker.gpu_indices and not worker.has_run]
+    for worker in waiting:
+        if taken.isdisjoint(worker.context_gpus):
             continue
         if not counts(state, worker, now_s) or not _may_go(state, host, worker, now_s):
             continue

@@ -32,6 +32,7 @@ def check_index(state: State, now_s: float) -> None:
     state.rooms.refresh(now_s)
     for host in state.hosts.with_gpus():
         check_room(state, host, now_s)
+    assert state.rooms.for_new.first(lambda _host_id: True) == most_room_for_new(state)
     assert set(state.hosts.shapes) == {host.shape for host in state.hosts.with_gpus()}
     everyone = [(host, worker) for host in state.hosts for worker in host.workers.values()]
     for session_id in {worker.session_id for _host, worker in everyone}:
@@ -59,6 +60,16 @@ def check_placement(state: State, run: Run, now_s: float) -> None:
     expected = best_placement(state, run, preparing_on, now_s)
     found = placement.place(run, state.rooms, preparing_on, set(), now_s)
     assert found == expected, "the index leads elsewhere than a look at every host"
+
+
+def most_room_for_new(state: State) -> HostId | None:
+    """Where one more worker is prepared, found by looking at every host."""
+    found = []
+    for host in state.hosts.with_gpus():
+        room = state.rooms.room(host.host_id)
+        if host.workers.speculative + state.preparations.new_on_host(host.host_id) < state.limits.prepared_max_per_host:
+            found.append((-len(room.free), -len(room.warm), len(host.workers), host.host_id))
+    return min(found)[-1] if found else None
 
 
 def check_nobody_waits_for_nothing(state: State, now_s: float) -> None:
