@@ -166,8 +166,8 @@ slow: setup  ## run the slow tests that the gate runs too
 	$(PYTEST) $(SLOW_FILES) -m "slow and not soak and not gpu" -n $(WAITING_JOBS) --dist loadfile
 
 soak: golden-setup  ## run all slow tests, also those that take minutes each, and the golden ones that the gate leaves out
-	$(PYTEST) -m "slow and not gpu" -k "not golden"
-	$(MAKE) golden GOLDEN=soak
+	@status=0; $(PYTEST) -m "slow and not gpu" -k "not golden" || status=1; \
+		$(MAKE) golden GOLDEN=soak || status=1; exit $$status
 
 gpu-check: setup  ## measure and test what needs a real GPU, in 8 minutes; writes out/gpu-check.json
 	@nvidia-smi -L 2>/dev/null | grep -q GPU || { echo "gpu-check needs an NVIDIA GPU with its driver; none is here."; exit 1; }
