@@ -135,6 +135,35 @@ def test_full_host_skips_and_lets_the_oldest_expired_worker_go(new_rig: Any) -> 
     assert rig.one(act.PrepareWorker).session_id == "s3"
 
 
+def test_prepare_under_way_takes_a_place_until_it_fails(new_rig: Any) -> None:
+    rig = new_rig(prepared_max_per_host=1)
+    rig.heartbeat()
+    rig.prepare("s1")
+    order = rig.one(act.PrepareWorker)
+    rig.prepare("s2")
+    assert "1 prepared workers" in rig.one(act.AnswerPreparation).skipped_reason
+    rig.send(ev.PreparationFailed(order.request_id, "FORK_FAILED"))
+    rig.prepare("s2")
+    assert rig.one(act.PrepareWorker).session_id == "s2"
+
+
+def test_worker_that_came_or_went_changes_which_host_has_most_room(new_rig: Any) -> None:
+    rig = new_rig(speculative_expiry_s=1.0)
+    rig.heartbeat("h0")
+    rig.heartbeat("h1")
+    for session, host_id in (("s1", "h0"), ("s2", "h1"), ("s3", "h0")):
+        rig.prepare(session)
+        assert rig.one(act.PrepareWorker).host_id == host_id
+        done(rig, f"w-{session}")
+    # So old that their sessions get no other at once.
+    rig.now_s += 2.0
+    for gone in ("w-s1", "w-s3"):
+        rig.send(ev.EvictionEnded(HostId("h0"), WorkerId(gone), LeaseId(""), evicted=True))
+        assert rig.all(act.PrepareWorker) == []
+    rig.prepare("s4")
+    assert rig.one(act.PrepareWorker).host_id == "h0"
+
+
 def test_worker_first_seen_in_a_heartbeat_is_not_expired_yet(new_rig: Any, worker: Any) -> None:
     rig = new_rig(prepared_max_per_host=1)
     rig.now_s = 100.0
