@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import collections
-import functools
 import types
 from collections import deque
 from itertools import pairwise
 from typing import Any, Final
 
+from looseleaf.checkpoint.class_answers import kept_by_class
 from looseleaf.checkpoint.walk import Graph
 
 _PATH_CHARS_MAX: Final = 500
@@ -66,19 +66,18 @@ def _steps(way: list[Any]) -> str:
 
 def attributes_of(value: Any) -> Any:
     """The dict of an object's attributes, None if it has none; runs no code of its class."""
-    kind: Any = type(value)
-    found = _attributes_of_type(kind)
-    return None if found is None else found.__get__(value)
+    # Finds what `_has_attributes` has found, in the same order.
+    return object.__getattribute__(value, "__dict__") if _has_attributes(type(value)) else None
 
 
-@functools.lru_cache(maxsize=4096)
-def _attributes_of_type(kind: type) -> Any:
-    """What gives an instance's own dict, None if there is none or a class made something else of the name."""
+@kept_by_class
+def _has_attributes(kind: type) -> bool:
+    """Whether an instance has a dict of its own, and no class made something else of the name."""
     for base in type.__dict__["__mro__"].__get__(kind):
         found = type.__dict__["__dict__"].__get__(base).get("__dict__")
         if found is not None:
-            return found if type(found) is types.GetSetDescriptorType else None
-    return None
+            return type(found) is types.GetSetDescriptorType
+    return False
 
 
 def _step(above: Any, below: Any, owner: Any) -> str:

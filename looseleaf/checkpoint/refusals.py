@@ -13,9 +13,9 @@ import sys
 import threading
 import types
 import weakref
-from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
+from looseleaf.checkpoint.class_answers import kept_by_class
 from looseleaf.checkpoint.widgets import moves
 
 
@@ -87,7 +87,7 @@ _RLOCK: Final = type(threading.RLock())
 LOCK_TYPES: Final = (_LOCK, _RLOCK)
 
 
-@lru_cache(maxsize=4096)
+@kept_by_class
 def refusal_of_type(kind: type) -> Refusal | None:
     """Why no instance of `kind` can be saved; None: it depends on the instance, or nothing speaks against it."""
     for types_, refusal in _BY_TYPE:
