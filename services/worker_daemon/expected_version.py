@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import Context
 
 import structlog
 
@@ -24,7 +25,9 @@ class ExpectedVersion:
     def ask(self, session_id: SessionId, version: Version) -> None:
         """Asks the store. Where it does not answer, the next `take` finds nothing."""
         self.forget()
-        task = asyncio.create_task(self._store.manifest(session_id, version=version))
+        # In a context of its own, as all that the worker asks for: the deadline is the store's, not that of the call
+        # that wants the worker.
+        task = asyncio.create_task(self._store.manifest(session_id, version=version), context=Context())
         # Read here too, for an answer that nobody takes.
         task.add_done_callback(lambda task: None if task.cancelled() else task.exception())
         self._asked = version, task

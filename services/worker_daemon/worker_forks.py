@@ -87,13 +87,9 @@ class WorkerForks:
         """
         async with self.source.request(imports) as attempts:
             while True:
-                attempt, requests = _Attempt(attempts), self._new_requests(owner)
-                if version:
-                    requests.expected.ask(owner.session_id, Version(version))
+                attempt = _Attempt(attempts)
                 try:
-                    worker = await WorkerProcess.fork(
-                        new_worker_id(), attempt, self._env, requests, self._reaper, self._limits
-                    )
+                    worker = await self._fork_once(owner, attempt, version)
                 except LooseLeafError as error:
                     if error.reason == "WORKER_LOST":
                         attempts.stillborn()
@@ -102,3 +98,14 @@ class WorkerForks:
                 else:
                     attempts.served()
                     return worker
+
+    async def _fork_once(self, owner: StateOwner, attempt: _Attempt, version: int) -> WorkerProcess:
+        requests = self._new_requests(owner)
+        if version:
+            requests.expected.ask(owner.session_id, Version(version))
+        try:
+            return await WorkerProcess.fork(new_worker_id(), attempt, self._env, requests, self._reaper, self._limits)
+        except BaseException:
+            # There may be no connection whose end would do it.
+            requests.expected.forget()
+            raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -67,7 +68,7 @@ async def test_version_that_a_worker_is_for_is_asked_for_while_it_is_forked(
         asked.set()
         return SimpleNamespace()
 
-    async def fork_once_asked(*arguments: Any) -> int:
+    async def fork_once_asked(*arguments: Any) -> Any:
         await within(asked.wait())
         return await fork(*arguments)
 
@@ -76,6 +77,49 @@ async def test_version_that_a_worker_is_for_is_asked_for_while_it_is_forked(
     monkeypatch.setattr(parts.forker, "fork", fork_once_asked)
     async with parts.pool().reserved(None, SESSION, ONE, (), 7):
         pass
+
+
+OF_THE_CALL: ContextVar[bool] = ContextVar("of_the_call", default=False)
+
+
+@pytest.mark.parametrize("how", ["refused", "given up"])
+async def test_version_asked_for_a_worker_that_never_came_is_waited_for_no_longer(
+    parts: Any, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    asked, ended = asyncio.Event(), asyncio.Event()
+    seen: list[bool] = []
+
+    async def manifest(_session: str, **_versions: int) -> Any:
+        seen.append(OF_THE_CALL.get())
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def fork(*_arguments: Any) -> int:
+        await within(asked.wait())
+        if how == "given up":
+            await asyncio.Event().wait()
+        raise Unavailable("FORK_FAILED", "no memory")
+
+    monkeypatch.setattr(parts.store, "manifest", manifest)
+    monkeypatch.setattr(parts.forker, "fork", fork)
+
+    async def use() -> None:
+        OF_THE_CALL.set(True)
+        async with parts.pool().reserved(None, SESSION, ONE, (), 7):
+            pass
+
+    using = asyncio.create_task(use())
+    await within(asked.wait())
+    if how == "given up":
+        using.cancel()
+    with pytest.raises(Unavailable if how == "refused" else asyncio.CancelledError):
+        await within(using)
+    await within(ended.wait())
+    # Nor is it asked with what is the call's own, as its deadline is.
+    assert seen == [False]
 
 
 @pytest.mark.parametrize("how", ["hangs", "ends"])
