@@ -66,6 +66,14 @@ class Found:
         await self.channel.send(build_message(OK, self.request_id, {}), [log_fd])
 
 
+@dataclass(frozen=True)
+class Lost:
+    """A worker that may not go on: why, as one word for the log."""
+
+    process: AdoptedProcess
+    why: str
+
+
 class Adoption:
     """From a daemon's start until it is known which workers it has.
 
@@ -88,14 +96,24 @@ class Adoption:
         """
         self._journal.lock()
         for run in self._journal.runs():
-            if (waiting := self._look(run)) is not None:
+            waiting, other = self._look(run), self._waiting.get(run.pid)
+            if waiting is None:
+                self._forget(run)
+            elif other is None:
                 self._waiting[run.pid] = waiting
             else:
-                log.info("worker_not_adopted", worker=run.worker_id, execution=run.lease.execution_id, why="ENDED")
-                self._journal.close(run.lease.execution_id)
+                # A worker runs one cell at a time: the entry of an earlier one could not be removed.
+                older, newer = sorted((other, waiting), key=lambda one: one.run.arrived_s)
+                older.process.close()
+                self._forget(older.run)
+                self._waiting[run.pid] = newer
         if self._waiting and self._journal.socket_path:
             self._limit_s = time.monotonic() + ADOPT_S
             self._listen()
+
+    def _forget(self, run: OpenRun) -> None:
+        log.info("worker_not_adopted", worker=run.worker_id, execution=run.lease.execution_id, why="ENDED")
+        self._journal.close(run.lease.execution_id)
 
     def _look(self, run: OpenRun) -> Waiting | None:
         try:
@@ -158,40 +176,53 @@ class Adoption:
             refused.set_result(why)
 
     async def settle(
-        self, head_of: HeadOf, take: Callable[[OpenRun, Found | None], Awaitable[None]]
+        self, head_of: HeadOf, take: Callable[[OpenRun, Found | Lost], Awaitable[None]]
     ) -> None:
-        """Gives `take` each awaited worker as soon as it may go on here; None: it has ended, with all its processes.
+        """Gives `take` each awaited worker as soon as it may go on here, or it is known that it may not.
 
-        Returns when that is known of all.
+        Returns when `take` has of all; where it raises for one, the others are left to the next daemon.
         """
 
         async def one(waiting: Waiting) -> None:
             await take(waiting.run, await self._settle(waiting, head_of))
 
         try:
-            await asyncio.gather(*(one(each) for each in self._waiting.values()))
+            async with asyncio.TaskGroup() as group:
+                for each in self._waiting.values():
+                    group.create_task(one(each))
         finally:
             self._stop_listening()
 
-    async def _settle(self, waiting: Waiting, head_of: HeadOf) -> Found | None:
-        run = waiting.run
-        why = "" if waiting.refused.done() else await self._refusal(run, head_of)
-        if not why:
-            exited = waiting.process.exit_status(run.pid)
-            ends: set[asyncio.Future[Any]] = {waiting.came, waiting.refused, exited}
-            limit_s = max(0.0, self._limit_s - time.monotonic())
-            await asyncio.wait(ends, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
-            if waiting.refused.done():
-                why = waiting.refused.result()
-            elif not waiting.came.done():
-                why = "ENDED" if exited.done() else "SILENT"
+    async def _settle(self, waiting: Waiting, head_of: HeadOf) -> Found | Lost:
+        why = await self._why_not(waiting, head_of)
         if not why:
             channel, hello = waiting.came.result()
-            return Found(run, waiting.process, channel, hello["id"], hello.get("started_s"))
-        await self.give_up(waiting.run, waiting.process, why)
+            return Found(waiting.run, waiting.process, channel, hello["id"], hello.get("started_s"))
         if waiting.came.done():
             waiting.came.result()[0].close()
-        return None
+        return Lost(waiting.process, why)
+
+    async def _why_not(self, waiting: Waiting, head_of: HeadOf) -> str:
+        """Why it may not go on, as one word; empty once it has come and may."""
+        if waiting.refused.done():
+            return waiting.refused.result()
+        exited = waiting.process.exit_status(waiting.run.pid)
+        ends: set[asyncio.Future[Any]] = {waiting.refused, exited}
+        refusing = asyncio.ensure_future(self._refusal(waiting.run, head_of))
+        try:
+            await asyncio.wait({refusing, *ends}, return_when=asyncio.FIRST_COMPLETED)
+            if refusing.done():
+                if why := refusing.result():
+                    return why
+                limit_s = max(0.0, self._limit_s - time.monotonic())
+                await asyncio.wait({waiting.came, *ends}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            refusing.cancel()
+        if waiting.refused.done():
+            return waiting.refused.result()
+        if exited.done():
+            return "ENDED"
+        return "" if waiting.came.done() else "SILENT"
 
     async def _refusal(self, run: OpenRun, head_of: HeadOf) -> str:
         """As `refusal`. One session that cannot be read must not keep the others' host from starting."""
@@ -205,14 +236,24 @@ class Adoption:
                 return error.reason
             await asyncio.sleep(RETRY_S)
 
-    async def give_up(self, run: OpenRun, process: AdoptedProcess, why: str) -> None:
-        """Ends a worker that may not go on; what it has not committed is lost."""
-        log.warning(
-            "worker_not_adopted", worker=run.worker_id, session=run.lease.session_id,
-            execution=run.lease.execution_id, pid=run.pid, why=why,
-        )  # fmt: skip
-        process.signal(run.pid, signal.SIGKILL)
-        await asyncio.wait({process.exit_status(run.pid)}, timeout=ENDED_S)
+    async def give_up(self, run: OpenRun, lost: Lost, hangs: Callable[[], None]) -> None:
+        """Ends a worker that may not go on; what it has not committed is lost. Returns when it has ended.
+
+        That may never be, where it hangs in a driver: until then its GPU is not free, and its entry stays for the next
+        daemon. `hangs` is called where it takes longer than `ENDED_S`.
+        """
+        known = {
+            "worker": run.worker_id, "session": run.lease.session_id, "execution": run.lease.execution_id,
+            "pid": run.pid, "why": lost.why,
+        }  # fmt: skip
+        log.warning("worker_not_adopted", **known)
+        lost.process.signal(run.pid, signal.SIGKILL)
+        exited = lost.process.exit_status(run.pid)
+        await asyncio.wait({exited}, timeout=ENDED_S)
+        if not exited.done():
+            log.error("worker_does_not_end", gpus=run.lease.gpus, **known)
+            hangs()
+            await asyncio.wait({exited})
         self._journal.close(run.lease.execution_id)
 
     def _stop_listening(self) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import structlog
 
 from looseleaf.errors import LooseLeafError
 from looseleaf.ids import new_request_id
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
-from looseleaf.services.worker_daemon.core.worker_life import WorkerFacts
+from looseleaf.services.worker_daemon.core.worker_life import Stage, WorkerFacts
 from looseleaf.services.worker_daemon.wire import worker_state
 from looseleaf.v1 import scheduler_pb2 as pb
 
@@ -118,6 +119,11 @@ class RunReports:
         if worker is not None:
             request.worker.CopyFrom(worker_state(worker, time.monotonic()))
         self._reporter.report_end(request)
+
+    def lost(self, worker: WorkerFacts) -> None:
+        """It was lost with the last daemon, whose worker has ended since; nobody can tell how far it came."""
+        gone = replace(worker, stage=Stage.GONE)
+        self.end(pb.EXECUTION_STATE_INDETERMINATE, "DAEMON_RESTARTED", pb.ExecutionFigures(), gone)
 
     def _request(self, state: pb.ExecutionState) -> pb.ReportExecutionRequest:
         return pb.ReportExecutionRequest(

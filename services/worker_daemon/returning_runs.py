@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
 
 from looseleaf.errors import LooseLeafError
 from looseleaf.ids import Epoch, ExecutionId, SessionId
-from looseleaf.services.worker_daemon.adoption import Adoption, Found, HeadOf
+from looseleaf.services.worker_daemon.adoption import Adoption, Found, HeadOf, Lost
 from looseleaf.services.worker_daemon.core.adoption import OpenRun
 from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
 from looseleaf.services.worker_daemon.core.worker_life import WorkerFacts
@@ -69,34 +70,45 @@ class ReturningRuns:
                 self._adoption.refuse(run, FENCED)
 
     async def settle(
-        self, head_of: HeadOf, adopt: Callable[[Found], Awaitable[None]], fence: Callable[[SessionId, Epoch], None]
+        self,
+        head_of: HeadOf,
+        adopt: Callable[[Found], Awaitable[None]],
+        fence: Callable[[SessionId, Epoch], None],
+        lost: Callable[[OpenRun], None],
     ) -> None:
         """Lets in whom may go on, by `adopt`, which raises a LooseLeafError for whom it does not take.
 
-        `fence`: as the method, of cells that were let in: a new owner may come between an adoption's steps.
+        `fence`: as the method, of cells that were let in: a new owner may come between an adoption's steps. `lost` is
+        told of a cell that does not go on when its worker has ended, and releases its lease. Until then the GPU stays
+        leased, even where the worker hangs and nobody waits for it any more.
         """
 
-        async def take(run: OpenRun, found: Found | None) -> None:
-            if found is not None and await self._adopted(found, adopt):
-                if (epoch := self._fences.get(run.lease.session_id)) is not None:
-                    fence(run.lease.session_id, epoch)
-            else:
-                self._leases.release(run.lease.lease_id)
+        async def take(run: OpenRun, found: Found | Lost) -> None:
+            ended = found if isinstance(found, Lost) else await self._adopted(found, adopt)
+            if ended is not None:
+                await self._adoption.give_up(run, ended, partial(self._is_known, run))
+                self._leases.finish(run.lease.lease_id)
+                lost(run)
+            elif (epoch := self._fences.get(run.lease.session_id)) is not None:
+                fence(run.lease.session_id, epoch)
             del self._awaited[run.lease.execution_id]
-            self._known.pop(run.lease.execution_id).set()
+            self._is_known(run)
             self._changed()
 
         await self._adoption.settle(head_of, take)
 
-    async def _adopted(self, found: Found, adopt: Callable[[Found], Awaitable[None]]) -> bool:
+    def _is_known(self, run: OpenRun) -> None:
+        if (event := self._known.pop(run.lease.execution_id, None)) is not None:
+            event.set()
+
+    async def _adopted(self, found: Found, adopt: Callable[[Found], Awaitable[None]]) -> Lost | None:
         try:
             await adopt(found)
         except LooseLeafError as error:
             found.channel.close()
-            await self._adoption.give_up(found.run, found.process, error.reason)
-            return False
+            return Lost(found.process, error.reason)
         except BaseException:
             # The worker looks for the next daemon.
             found.channel.close()
             raise
-        return True
+        return None

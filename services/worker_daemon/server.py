@@ -23,6 +23,7 @@ from looseleaf.rpc.service_main import service_main
 from looseleaf.services.worker_daemon.adopted_execution import adopt, head_of
 from looseleaf.services.worker_daemon.adoption import Adoption, Found
 from looseleaf.services.worker_daemon.clients import Clients, Peers
+from looseleaf.services.worker_daemon.core.adoption import OpenRun
 from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
 from looseleaf.services.worker_daemon.core.worker_life import KeepRules
 from looseleaf.services.worker_daemon.execution import HostFacts
@@ -36,7 +37,7 @@ from looseleaf.services.worker_daemon.limits import Confiner, WorkerUser
 from looseleaf.services.worker_daemon.metrics import DaemonMetrics
 from looseleaf.services.worker_daemon.pool import WorkerPool
 from looseleaf.services.worker_daemon.reaper import Reaper
-from looseleaf.services.worker_daemon.reports import Reporter
+from looseleaf.services.worker_daemon.reports import Reporter, RunReports
 from looseleaf.services.worker_daemon.returning_runs import ReturningRuns
 from looseleaf.services.worker_daemon.run_journal import RunJournal
 from looseleaf.services.worker_daemon.scrubbed_env import scrubbed
@@ -205,7 +206,10 @@ class _Builder:
             assert self.host is not None
             servicer.adopt(await adopt(found, self.host, self.state.worker_requests, self._worker_limits()))
 
-        settling = self.returning.settle(partial(head_of, self.state.store), take, servicer.fence)
+        def lost(run: OpenRun) -> None:
+            RunReports(reporter, run.lease).lost(run.facts())
+
+        settling = self.returning.settle(partial(head_of, self.state.store), take, servicer.fence, lost)
         self.service.start_task(settling, name="adoption")
 
     async def _ready_to_fork(self, starting: asyncio.Task[None], servicer: WorkerDaemonServicer) -> None:

@@ -21,7 +21,7 @@ from looseleaf.rpc import store_client
 from looseleaf.services.worker_daemon import adoption as adoption_module
 from looseleaf.services.worker_daemon import gpus
 from looseleaf.services.worker_daemon.adopted_process import AdoptedProcess
-from looseleaf.services.worker_daemon.adoption import Adoption, Found, HeadOf
+from looseleaf.services.worker_daemon.adoption import Adoption, Found, HeadOf, Lost
 from looseleaf.services.worker_daemon.core.adoption import OpenRun, SessionHead
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
 from looseleaf.services.worker_daemon.process_stat import process_ticks
@@ -63,11 +63,14 @@ def started(*command: str, **how: Any) -> subprocess.Popen[str]:
 
 
 async def settled(adoption: Adoption, head_of: HeadOf) -> list[Found]:
-    """Those that may go on."""
+    """Those that may go on; others are ended, but for this process."""
     found: list[Found] = []
 
-    async def take(_run: OpenRun, one: Found | None) -> None:
-        found.extend([one] if one is not None else [])
+    async def take(run: OpenRun, one: Found | Lost) -> None:
+        if isinstance(one, Found):
+            found.append(one)
+        elif run.pid != os.getpid():
+            await adoption.give_up(run, one, lambda: None)
 
     await within(adoption.settle(head_of, take))
     return found
@@ -176,9 +179,6 @@ async def test_hello_that_no_worker_of_ours_says_is_not_heard_and_harms_no_other
     last: RunJournal, tmp_path: Path, monkeypatch: Any, started_s: Any
 ) -> None:
     monkeypatch.setattr(adoption_module, "ADOPT_S", 0.1)
-    # This process is a worker; it must not be ended for its words.
-    monkeypatch.setattr(AdoptedProcess, "signal", lambda *_: None)
-    monkeypatch.setattr(adoption_module, "ENDED_S", 0.0)
     last.open(run_of(last, os.getpid()))
     adoption = await next_adoption(last, tmp_path)
     sock = socket.socket(socket.AF_UNIX)
@@ -232,6 +232,18 @@ async def test_worker_that_ended_while_no_daemon_was_there_is_forgotten(last: Ru
     last.open(replace(run_of(last, os.getpid(), 2), pid_ticks=1))
     adoption = await next_adoption(last, tmp_path)
     assert await settled(adoption, head) == [] and new_journal(tmp_path).runs() == []
+    await adoption.stop()
+
+
+@pytest.mark.parametrize("newer", [1, 2])
+async def test_worker_with_two_entries_is_awaited_for_its_last_cell(
+    last: RunJournal, tmp_path: Path, newer: int
+) -> None:
+    for number in (1, 2):
+        last.open(replace(run_of(last, os.getpid(), number), arrived_s=7.0 if number == newer else 1.0))
+    adoption = await next_adoption(last, tmp_path)
+    assert [run.lease.execution_id for run in adoption.awaited] == [f"x-{newer}"]
+    assert [run.lease.execution_id for run in new_journal(tmp_path).runs()] == [f"x-{newer}"]
     await adoption.stop()
 
 

@@ -72,12 +72,17 @@ class Scheduler(SchedulerServiceServicer):
 
     may_hear: asyncio.Event = field(default_factory=asyncio.Event)
     heartbeats: list[scheduler_pb2.HeartbeatRequest] = field(default_factory=list)
+    reports: list[scheduler_pb2.ReportExecutionRequest] = field(default_factory=list)
 
     async def Heartbeat(self, request: Any, context: Any) -> Any:
         if not self.may_hear.is_set():
             raise Unavailable("NOT_YET", "starting")
         self.heartbeats.append(request)
         return scheduler_pb2.HeartbeatResponse()
+
+    async def ReportExecution(self, request: Any, context: Any) -> Any:
+        self.reports.append(request)
+        return scheduler_pb2.ReportExecutionResponse()
 
 
 @dataclass
@@ -196,6 +201,11 @@ async def test_daemon_serves_while_it_waits_for_a_silent_worker_and_keeps_its_gp
     await within(link.request("hello", {"v": 1, "session_id": "s-1"}))
     await asyncio.to_thread(sleeper.wait, 20)
     await until(lambda: not rig.scheduler.heartbeats[-1].leases and not rig.scheduler.heartbeats[-1].workers)
+    (end,) = rig.scheduler.reports
+    assert (end.execution_id, end.lease_id, end.state, end.reason, end.release, end.worker.stage) == (
+        "x-1", "l-1", scheduler_pb2.EXECUTION_STATE_INDETERMINATE, "DAEMON_RESTARTED", True,
+        scheduler_pb2.WORKER_STAGE_GONE,
+    )  # fmt: skip
     service.request_stop("test ended")
     assert await within(running) == 0
     await within(serving)
