@@ -69,7 +69,7 @@ class Scheduler:
         """Everything that follows from `event` at `now_s`: records to write first, then what rests on them."""
         state = self.state
         state.number += 1
-        _BY_EVENT[type(event)](state, event, now_s)
+        BY_EVENT[type(event)](state, event, now_s)
         if not state.ready:
             _check_ready(state, now_s)
         if state.dirty:
@@ -178,7 +178,7 @@ def _needed_sessions(state: State) -> set[SessionId]:
 
 
 # Every event has its function here; a test looks for those that have none.
-_BY_EVENT: Final[dict[type, Callable[[State, Any, float], None]]] = {
+BY_EVENT: Final[dict[type, Callable[[State, Any, float], None]]] = {
     JournalRestored: _restore,
     HeartbeatReceived: heartbeats.heartbeat_received,
     RunRequested: admission.run_requested,

@@ -31,6 +31,8 @@ def worker_prepared(state: State, event: WorkerPrepared, now_s: float) -> None:
             # Its daemon would not use it any more, as after an install.
             old.preparing, old.prepared, old.merged, old.context_gpus = False, None, None, ()
             state.speculation.close_context(old.worker_id, now_s, used=False)
+            # It may go now, from a GPU too.
+            state.hosts.touch(host.host_id, old)
         if not worker.stage.busy and event.worker_id not in state.leases.workers_in_use(host.host_id):
             worker.stage = worker.stage if worker.stage.ready else WorkerStage.HOST_READY
             demoted = _settle_on_gpus(state, worker, host, event, now_s)

@@ -10,7 +10,7 @@ from looseleaf.ids import Version, WorkerId
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
 from looseleaf.services.scheduler.core.facts import ExecutionState, Lease, WorkerReport, WorkerStage
-from tests.services.scheduler.core.random_parts import Daemon, Held, runs
+from tests.services.scheduler.core.random_parts import Daemon, Held, runs, serves
 from tests.services.scheduler.core.random_state import HOLD_S, LIMITS, WorldState
 
 
@@ -77,6 +77,9 @@ class DaemonSide(WorldState):
         old = daemon.workers.get(worker_id)
         if old is not None and runs(old):
             return WorkerReport(worker_id, action.session_id, WorkerStage.HOST_READY)
+        if old is not None and not serves(old, action):
+            del daemon.workers[worker_id]
+            worker_id, old = WorkerId(f"w{next(self.names)}"), None
         taken = {index for held in daemon.leases.values() for index in held.lease.gpu_indices}
         stage, gpus = action.stage, action.gpu_indices
         if stage is WorkerStage.DEVICE_READY and taken & set(gpus):
@@ -84,6 +87,9 @@ class DaemonSide(WorldState):
         if stage is not WorkerStage.DEVICE_READY:
             gpus = old.gpu_indices if old is not None and old.execution_id else ()
         context = action.gpu_indices if stage is WorkerStage.CONTEXT_READY and not gpus else ()
+        if stage is WorkerStage.HOST_READY and not gpus and old is not None and old.context_gpus:
+            # It stays as long as its process.
+            stage, context = WorkerStage.CONTEXT_READY, old.context_gpus
         daemon.workers[worker_id] = WorkerReport(
             worker_id, action.session_id, stage, action.recipe.version, action.recipe.source_hash, gpus,
             context_gpus=context)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from looseleaf.ids import Epoch, HostId
+from looseleaf.services.scheduler.core.actions import PrepareWorker
 from looseleaf.services.scheduler.core.facts import Hold, HostReport, Lease, WorkerReport, WorkerStage
 
 WORKER_BYTES, CONTEXT_BYTES = 12, 3
@@ -84,3 +85,16 @@ class Want:
 def runs(worker: WorkerReport) -> bool:
     """True while a cell runs on it or is saved."""
     return worker.stage in (WorkerStage.RUNNING, WorkerStage.SAVING)
+
+
+def serves(worker: WorkerReport, order: PrepareWorker) -> bool:
+    """False if another process must be made ready: one can neither leave its device nor change it.
+
+    One that has run a cell goes on where it is.
+    """
+    opened = worker.gpu_indices or worker.context_gpus
+    if worker.execution_id or not opened:
+        return True
+    if order.leave_device or (worker.gpu_indices and order.stage < WorkerStage.DEVICE_READY):
+        return False
+    return order.stage is WorkerStage.HOST_READY or opened == order.gpu_indices

@@ -118,7 +118,7 @@ class SchedulerSide(ClientSide):
                 def prepared(ready: WorkerReport) -> ev.Event:
                     return ev.WorkerPrepared(
                         action.request_id, ready.worker_id, 5.0, stage=ready.stage,
-                        gpu_indices=ready.gpu_indices or action.gpu_indices)
+                        gpu_indices=ready.gpu_indices or ready.context_gpus)
 
                 self.order(action.host_id, lambda daemon: self.prepare(daemon, action), prepared,
                            lambda: ev.PreparationFailed(action.request_id, "DAEMON_DOWN"))

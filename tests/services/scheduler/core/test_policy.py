@@ -8,7 +8,7 @@ from looseleaf.ids import ExecutionId, LeaseId
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
 from looseleaf.services.scheduler.core.facts import ExecutionState, StartPath
-from looseleaf.services.scheduler.core.policy import _BY_EVENT
+from looseleaf.services.scheduler.core.policy import BY_EVENT
 
 
 def kinds(actions: list[Any]) -> list[str]:
@@ -290,4 +290,4 @@ def test_cancel_of_somebody_unknown_changes_nothing(rig: Any) -> None:
 
 
 def test_every_kind_of_event_has_its_function() -> None:
-    assert set(get_args(ev.Event)) == set(_BY_EVENT)
+    assert set(get_args(ev.Event)) == set(BY_EVENT)

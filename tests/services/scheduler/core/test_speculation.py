@@ -46,6 +46,21 @@ def park(rig: Any, session: str, worker_id: str) -> tuple[int, ...]:
     return gpus
 
 
+def test_run_is_given_the_gpu_that_an_expired_cells_replaced_worker_leaves(new_rig: Any) -> None:
+    rig = new_rig(prepare_stage_max=DEVICE, heartbeat_suspect_s=900.0, heartbeat_dead_s=1000.0)
+    rig.heartbeat()
+    park(rig, "s1", "w1")
+    rig.pass_time(rig.scheduler.state.limits.speculative_expiry_s)
+    order = rig.one(act.PrepareWorker)
+    assert order.leave_device
+    # While that is under way nobody else is given the GPU.
+    rig.run("x", "s2")
+    assert rig.all(act.EvictWorker) == []
+    # A process cannot leave its device: another one holds the data now.
+    rig.send(ev.WorkerPrepared(order.request_id, WorkerId("w2"), 5.0))
+    assert rig.one(act.EvictWorker).worker_id == "w1"
+
+
 @given(
     st.booleans(), st.booleans(), st.floats(0, 3), st.booleans(), st.booleans(),
     st.sampled_from([HOST, CONTEXT, DEVICE]))

@@ -1,6 +1,6 @@
 """What must hold of the parts of the policy's state that one event can have touched: cheap enough after each event.
 
-Now and then, and at once where nothing says what was touched, all of it is looked at (`whole_pool`).
+Now and then, and at once after an event that names nothing, such as a tick, all of it is looked at (`whole_pool`).
 """
 
 from __future__ import annotations
@@ -35,19 +35,30 @@ class Checks:
         # Leases that were asked back: a cell may have begun under one, and then it stands beside that of its session's
         # next cell.
         self._asked_back: set[LeaseId] = set()
+        # Where the prepares go that are under way.
+        self._ordered_on: dict[str, HostId] = {}
 
     def check(self, state: State, event: ev.Event, actions: Iterable[act.Action], now_s: float) -> None:
         """After an event, with what it led to: raises AssertionError if something does not hold."""
-        touched = _Touched(state, event)
+        touched = _Touched(state)
+        touched.add(event)
+        index_due = state.number % INDEX_EVERY == 0
+        if isinstance(event, ev.WorkerPrepared | ev.PreparationFailed):
+            # The only events that change a worker whose session a daemon need not name.
+            index_due = True
+            touched.add_host(self._ordered_on.pop(event.request_id, None))
+        told = touched.any
         for action in actions:
             touched.add(action)
             if isinstance(action, act.RevokeLease):
                 self._asked_back.add(action.lease_id)
+            elif isinstance(action, act.PrepareWorker):
+                self._ordered_on[action.request_id] = action.host_id
         touched.check_leases(self._asked_back)
         touched.check_executions()
-        if state.number % INDEX_EVERY == 0:
+        if index_due:
             touched.check_index(now_s)
-        if state.number % WHOLE_EVERY == 0:
+        if not told or state.number % WHOLE_EVERY == 0:
             check_table(state)
             check_contexts(state, now_s)
             check_index(state, now_s)
@@ -64,14 +75,23 @@ def _names(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...], bool]:
 class _Touched:
     """Hosts, sessions and executions that an event or its actions name."""
 
-    def __init__(self, state: State, event: ev.Event) -> None:
+    def __init__(self, state: State) -> None:
         self._state = state
         self._hosts: set[HostId] = set()
         self._sessions: set[Any] = set()
         self._executions: set[Any] = set()
         self._ids: dict[str, set[Any]] = dict(zip(
             _IDS, (self._hosts, self._sessions, self._executions), strict=True))
-        self.add(event)
+
+    @property
+    def any(self) -> bool:
+        """True if something is named so far."""
+        return bool(self._hosts or self._sessions or self._executions)
+
+    def add_host(self, host_id: HostId | None) -> None:
+        """Takes in a host that was found otherwise."""
+        if host_id is not None:
+            self._hosts.add(host_id)
 
     def add(self, named: Any) -> None:
         """Takes in what an event or an action names, its lease, record or report included."""
