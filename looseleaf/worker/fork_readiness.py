@@ -10,8 +10,8 @@ from looseleaf.checkpoint.module_code import BASELINE
 from looseleaf.checkpoint.new_modules import NEW_MODULES
 from looseleaf.worker.heap_holes import fill_holes
 
-# How many there were when `forget_found_files` did its work.
-_modules_at_last = 0
+# How many there were when `forget_found_files` did its work, and the one that came last.
+_modules_at_last: tuple[int, str] = (0, "")
 
 
 def become_ready_to_fork() -> None:
@@ -35,13 +35,15 @@ def become_ready_to_fork() -> None:
 def forget_found_files(*, anyway: bool = False) -> None:
     """Before a fork: what is installed since the last import here is found in the worker.
 
-    That is for each folder that a package lies in, hundreds of them; here it is done again only after another import,
-    or `anyway`.
+    That is for each folder that a package lies in, hundreds of them, so not in each worker (study §4.3): here it is
+    done again only after another import, or `anyway`. A search that finds nothing is not seen, but also keeps what it
+    saw of the folders: between this and a worker's first cell there must be none.
     """
     global _modules_at_last
-    if (count := len(sys.modules)) != _modules_at_last or anyway:
+    modules = len(sys.modules), next(reversed(sys.modules), "")
+    if modules != _modules_at_last or anyway:
         importlib.invalidate_caches()
-        _modules_at_last = count
+        _modules_at_last = modules
 
 
 def become_ready_to_import() -> None:

@@ -10,8 +10,9 @@ import gc
 import os
 import resource
 import signal
-from collections.abc import Collection, MutableMapping
+from collections.abc import Callable, Collection, MutableMapping
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -130,12 +131,20 @@ def set_title(title: str) -> None:
     Without the package setproctitle, which a notebook's environment may lack, a title longer than the arguments that
     the process was started with is cut.
     """
-    try:
-        from setproctitle import setproctitle
-    except ImportError:
+    if (setproctitle := _setproctitle()) is None:
         write_title(title.encode("utf-8", "replace"))
     else:
         setproctitle(title)
+
+
+@cache
+def _setproctitle() -> Callable[[str], None] | None:
+    # Once, in the zygote: a search that finds nothing looks through every folder, in each worker again.
+    try:
+        from setproctitle import setproctitle
+    except ImportError:
+        return None
+    return setproctitle
 
 
 def write_title(title: bytes) -> None:

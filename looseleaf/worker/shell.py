@@ -242,6 +242,8 @@ def build_shell() -> WorkerShell:
     shell: WorkerShell = WorkerShell.instance(config=config, profile_dir=_profile_dir())
     assert sys.modules["__main__"] is shell.user_module
     hide_in_shell(shell)
+    # Made at its first use, which would be in each worker's first cell.
+    shell.logger  # noqa: B018
     return shell
 
 

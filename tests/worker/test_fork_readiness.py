@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+
+from looseleaf.worker.fork_readiness import forget_found_files
 
 EMULATED = {"LOOSELEAF_DEVICE": "emulated", "LOOSELEAF_GPUS": "1"}
 # A worker's devices were there at the fork if the collector, which was told to leave such objects, does not list them.
@@ -22,7 +26,7 @@ print(made_here, torch.cuda.is_available(), torch.cuda.device_count(), torch.one
 @pytest.fixture(scope="module")
 def with_gpu(zygote: Any) -> Iterator[Any]:
     """A zygote with torch whose workers have a virtual GPU."""
-    node = zygote.fork_node("shows_a_gpu")
+    node = zygote.fork_node("shows_a_gpu", "records_lookups")
     assert node.first["t"] == "READY", node.first
     yield node
     assert node.close() == 0
@@ -32,6 +36,31 @@ def test_devices_of_workers_are_there_before_the_fork(with_gpu: Any, make_worker
     worker = make_worker(zygote=with_gpu, **EMULATED)
     worker.run(LOOK)
     assert worker.text() == "False True 1 cuda:0\n"
+
+
+def test_worker_looks_for_no_module_before_its_first_cell(with_gpu: Any, make_worker: Any) -> None:
+    worker = make_worker(zygote=with_gpu, **EMULATED)
+    worker.run("import os, records_lookups as r; print([name for pid, name in r.looked_for if pid == os.getpid()])")
+    assert worker.text() == "[]\n"
+
+
+def test_found_files_are_forgotten_after_each_import_and_only_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    forgotten: list[bool] = []
+    monkeypatch.setattr(importlib, "invalidate_caches", lambda: forgotten.append(True))
+
+    def forgets() -> bool:
+        forgotten.clear()
+        forget_found_files()
+        return bool(forgotten)
+
+    forgets()
+    assert not forgets()
+    monkeypatch.setitem(sys.modules, "ll_new", sys)
+    assert forgets() and not forgets()
+    # As many as before.
+    monkeypatch.delitem(sys.modules, "ll_new")
+    monkeypatch.setitem(sys.modules, "ll_newer", sys)
+    assert forgets() and not forgets()
 
 
 def test_worker_with_other_devices_than_its_zygote_installs_its_own(with_gpu: Any, make_worker: Any) -> None:
