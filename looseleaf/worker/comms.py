@@ -81,7 +81,7 @@ class CommInbox:
             self._loop.call_soon_threadsafe(self.serve)
 
     def open(self) -> None:
-        """A cell begins."""
+        """A cell begins, and is set up. Before the first one messages are late: no callback computes unsettled."""
         self._open = True
 
     def close(self) -> None:

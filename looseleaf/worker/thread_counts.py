@@ -48,7 +48,11 @@ class ComputeThreads:
         return self._due == 0
 
     def begin(self, count: int) -> None:
-        """From now on torch and others compute with so many, those that would start threads at once from `settle`."""
+        """From now on torch and others compute with so many, those that would start threads at once from `settle`.
+
+        A restore may run before that, and before a cell says the kernel's count: what a package computes while its
+        objects are unpickled may differ in its last bits. Cells and their callbacks come after it.
+        """
         set_thread_count(count, [path for path in self._libraries if not _is_busy(path)])
         self._due = count
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from looseleaf.worker import thread_counts
+from looseleaf.worker.comms import CommInbox
 from looseleaf.worker.thread_counts import (
     THREAD_VARIABLES,
     ComputeThreads,
@@ -88,6 +90,17 @@ def test_compute_threads_tell_a_pool_that_would_be_busy_only_when_they_settle(mo
     threads.set(2)
     threads.settle()
     assert told[3:] == [(2, ["/lib/libopenblas64_.so", "/lib/libgomp.so.1"])]
+
+
+def test_callbacks_of_the_front_end_wait_for_a_cell_whose_setting_up_settles_the_threads() -> None:
+    told: list[tuple[str, bool]] = []
+    loop = asyncio.new_event_loop()
+    comms = CommInbox(loop, lambda origin, late: told.append((origin, late)))
+    comms.take({"t": "comm", "origin": "o-1", "message": {"type": "comm_msg", "comm_id": "c-1"}})
+    comms.open()
+    comms.serve()
+    loop.close()
+    assert told == [("o-1", True)]
 
 
 THREADS_OF_TEST = 8
