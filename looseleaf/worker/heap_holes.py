@@ -3,7 +3,7 @@
 CPython's allocator of small objects serves a new one from a partly used pool first. After hundreds of imports such free
 blocks are spread over the whole heap, and in a forked process the first write to each page copies it: some hundred
 pages, a few microseconds each, for a handful of objects on each. With the holes filled new objects take pools of their
-own. It costs no memory that the zygote did not have already.
+own. It costs two pools of each size, 1 MiB in all, besides memory that the zygote had already.
 """
 
 from __future__ import annotations
@@ -23,23 +23,41 @@ _POOL_BYTES: Final = 16 * KIB
 _POOL_HEAD_BYTES: Final = 48
 # Where something else took a block of a fresh pool meanwhile.
 _GAPS_MAX: Final = 2
-# Of blocks of one size; the holes that are left then stay.
+# Of blocks of one size; the holes that are left then stay, those of the other sizes too.
 _FILLING_BYTES_MAX: Final = 16 * MIB
+# Far more than lie in holes where none is beside another.
+_TRIED_BYTES: Final = 1 * MIB
 _BYTES_HEAD: Final = sys.getsizeof(b"")
 
 _filling: list[object] = []
 
 
 def fill_holes() -> int:
-    """Fills the free blocks of all pools that are partly used, for good; how many. Call it after a collection."""
+    """Fills the free blocks of all pools that are partly used, for good; how many. Call it after a collection.
+
+    None with another allocator than the plain one, as `PYTHONMALLOC`, `PYTHONDEVMODE` or a debug build bring: no pool
+    is known there, and the filling would not end.
+    """
+    if not _has_plain_pools():
+        return 0
     before = len(_filling)
     for block_bytes in range(_STEP_BYTES, _BLOCK_BYTES_MAX + 1, _STEP_BYTES):
-        _fill(block_bytes)
+        if not _fill(block_bytes):
+            break
     return len(_filling) - before
 
 
-def _fill(block_bytes: int) -> None:
-    """Takes blocks until the last ones lie side by side: of a fresh pool, which comes after all others."""
+def _has_plain_pools() -> bool:
+    """Whether two of some blocks lie side by side: none do that carry something more than their bytes."""
+    blocks = _blocks(_BLOCK_BYTES_MAX, _TRIED_BYTES // _BLOCK_BYTES_MAX)
+    return any(id(after) - id(before) == _BLOCK_BYTES_MAX for before, after in pairwise(blocks))
+
+
+def _fill(block_bytes: int) -> bool:
+    """Takes blocks until the last ones lie side by side: of a fresh pool, which comes after all others.
+
+    False if they did not before `_FILLING_BYTES_MAX` were taken.
+    """
     of_a_pool = _POOL_BYTES // block_bytes
     for _ in range(_FILLING_BYTES_MAX // (2 * _POOL_BYTES)):
         # Looked at when all are there: a number for an address is a small object, too.
@@ -47,7 +65,8 @@ def _fill(block_bytes: int) -> None:
         _filling.extend(blocks)
         last = [id(block) for block in islice(blocks, of_a_pool, None)]
         if sum(_is_gap(before, after, block_bytes) for before, after in pairwise(last)) <= _GAPS_MAX:
-            return
+            return True
+    return False
 
 
 def _is_gap(before: int, after: int, block_bytes: int) -> bool:
