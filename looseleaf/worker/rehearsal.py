@@ -37,31 +37,40 @@ class Point:
 
 
 def rehearse() -> bool:
-    """Whether it went well; if not, workers are only slower. For a process without other threads."""
+    """Whether it went well; if not, the log says why and workers are only slower. For a process without other threads.
+
+    What libraries import at their first use should be here already (`zygote_imports.LOADED_LATER`): of the warning
+    filters that such an import adds none is left.
+    """
+    lacking: set[str] = set()
     try:
         with _kept_as_it_is():
             for number in range(ROUNDS):
-                _round(number)
+                lacking |= _round(number)
     except Exception as error:
         log.warning("rehearsal_failed error=%s", type(error).__name__, exc_info=error)
         return False
-    return True
+    if lacking:
+        log.warning("rehearsal_incomplete lacking=%s", sorted(lacking))
+    return not lacking
 
 
-def _round(number: int) -> None:
+def _round(number: int) -> set[str]:
+    """What did not move, by name, or by a sentence if it is no variable."""
     io = _Store()
+    saved, restored = _tracker(_state(number), io), _tracker({}, io)
     try:
-        saved = _tracker(_state(number), io)
         report = saved.save(ExecutionId("rehearsal"))
-        restored = _tracker({}, io)
-        restored.restore((), version=report.version, soon=saved.namespace)
-        found = restored.restore(name for name, _ in saved.variables())
+        names = [name for name, _ in saved.variables()]
+        found = [restored.restore((), version=report.version, soon=names), restored.restore(names)]
+    finally:
         for tracker in (saved, restored):
             tracker.process.wait_no_longer()
-    finally:
         io.close()
-    if found.failed or found.missing or report.unsaved:
-        log.warning("rehearsal_incomplete failed=%s", [entry.name for entry in (*found.failed, *report.unsaved)])
+    lacking = {entry.name for entry in report.unsaved}
+    for part in found:
+        lacking.update(part.missing, part.problems, (entry.name for entry in part.failed))
+    return lacking
 
 
 def _tracker(namespace: dict[str, Any], io: _Store) -> StateTracker:

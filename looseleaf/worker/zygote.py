@@ -34,6 +34,7 @@ from looseleaf.worker.thread_counts import loaded_thread_libraries, missing_thre
 from looseleaf.worker.zygote_forks import fork_grandchild
 from looseleaf.worker.zygote_imports import (
     NOTEBOOK_SIGNS,
+    check_rehearsed,
     import_head,
     known_modules,
     load_later,
@@ -78,13 +79,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             imported, failed = import_head(names, progress=lambda name: control.send({"t": "IMPORTING", "name": name}))
         inherited = inheritance(shell, streams, [item["name"] for item in imported], environment_id)
         failed += load_later()
+        become_ready_to_fork()
+        check_rehearsed(inherited.imports)
     except PreconditionFailed as error:
         control.send(refusal(error))
         sys.stderr.write(f"{error}\n")
         return EXIT_UNCLEAN
     end_after(0)
     undo_imports()
-    become_ready_to_fork()
     huge_pages = use_huge_pages()
     control.send({
         "t": "READY", "v": PROTOCOL_VERSION, "imports": imported, "failed": failed, "threads": thread_count(),

@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,8 +21,10 @@ NOTEBOOK_SIGNS: Final = ("ipykernel.zmqshell",)
 LOADED_LATER: Final = {
     "": ("looseleaf.checkpoint.tracker", "pexpect", "IPython.core.pylabtools"),
     "matplotlib.pyplot": ("matplotlib.backends.backend_agg",),
-    "numpy": ("numpy.random", "looseleaf.checkpoint.numpy_memory"),
-    "torch": ("looseleaf.checkpoint.torch_memory",),
+    "numpy": ("numpy.random", "numpy.ma", "looseleaf.checkpoint.numpy_memory"),
+    "pandas": ("looseleaf.checkpoint.pandas_objects",),
+    "pyarrow": ("pyarrow.pandas_compat", "pyarrow.vendored.version", "looseleaf.checkpoint.arrow_memory"),
+    "torch": ("torch.utils._device", "looseleaf.checkpoint.torch_memory", "looseleaf.checkpoint.torch_objects"),
 }
 ERROR_CHARS_MAX: Final = 300
 # Of the names in a `READY`, which must fit one datagram with the rest.
@@ -67,24 +69,32 @@ def load_later(own_fds: Collection[int] | None = None) -> list[dict[str, str]]:
     return [failure for names in wanted for failure in import_head(names, own_fds)[1]]
 
 
-def check_clean(imported: str, own_fds: Collection[int] | None = None) -> None:
+def check_clean(imported: str, own_fds: Collection[int] | None = None, *, doing: str = "importing") -> None:
     """Raises PreconditionFailed `FORBIDDEN_MODULE`, `THREADS_RUNNING` or `ZYGOTE_UNCLEAN` if this process must not be
     forked any more; its fields are the `verdict` and the module's `name`.
 
-    `own_fds`: descriptors above 2 that may be open; None: any. The base is what was configured and is not probed; what
-    it opens, its workers close. Threads of native libraries are not looked at: whether one comes back after a fork only
-    a probe's fork shows.
+    `doing`: what was done with `imported`, for its text. `own_fds`: descriptors above 2 that may be open; None: any.
+    The base is what was configured and is not probed; what it opens, its workers close. Threads of native libraries are
+    not looked at: whether one comes back after a fork only a probe's fork shows.
     """
     found = unclean([int(name) for name in os.listdir("/proc/self/fd")] if own_fds is None else own_fds)
     if found is None:
         return
     verdict, detail = found
-    text = f"importing {imported} {detail}"
+    text = f"{doing} {imported} {detail}"
     if verdict == "grpc-like":
         raise PreconditionFailed("FORBIDDEN_MODULE", text, name=imported, verdict=verdict)
     if verdict == "threads":
         raise PreconditionFailed("THREADS_RUNNING", text, name=imported, verdict=verdict)
     raise PreconditionFailed("ZYGOTE_UNCLEAN", text, name=imported, verdict=verdict)
+
+
+def check_rehearsed(imports: Sequence[str], own_fds: Collection[int] | None = None) -> None:
+    """As `check_clean`, after `become_ready_to_fork`, which uses the libraries for the first time.
+
+    The last of `imports` is named: whichever it was that spoiled the process, it is left out in the end.
+    """
+    check_clean(imports[-1] if imports else "nothing", own_fds, doing="the rehearsal after importing")
 
 
 def refusal(error: LooseLeafError) -> dict[str, Any]:

@@ -19,7 +19,15 @@ from looseleaf.worker.isolation import IMPORT_LIMIT_S, end_after, set_title
 from looseleaf.worker.probe_checks import thread_count
 from looseleaf.worker.thread_counts import loaded_thread_libraries
 from looseleaf.worker.zygote_forks import stand_alone
-from looseleaf.worker.zygote_imports import check_clean, import_head, known_modules, load_later, memory_bytes, refusal
+from looseleaf.worker.zygote_imports import (
+    check_clean,
+    check_rehearsed,
+    import_head,
+    known_modules,
+    load_later,
+    memory_bytes,
+    refusal,
+)
 
 if TYPE_CHECKING:
     from looseleaf.worker.child import Birth, Inheritance
@@ -87,6 +95,7 @@ def _grow(
     # What was installed while these were imported is not what its parent has.
     _check_environment(environment, inherited.environment_id)
     become_ready_to_fork()
+    check_rehearsed(imports, own_fds)
     grown = replace(
         inherited, imports=[*inherited.imports, *(item["name"] for item in imported)],
         thread_libraries=loaded_thread_libraries(),

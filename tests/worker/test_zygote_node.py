@@ -15,6 +15,11 @@ FIXTURES = {
     "tail_one": "import json\nVALUE = 1",
     "tail_two": "import tail_one\nVALUE = tail_one.VALUE + 1",
     "starts_thread": "import threading as t\nt.Thread(target=t.Event().wait, daemon=True, name='pest').start()",
+    "starts_thread_when_used": (
+        "import random, threading\nread = random.getstate\ndef getstate():\n"
+        " threading.Thread(target=threading.Event().wait, daemon=True, name='late pest').start()\n return read()\n"
+        "random.getstate = getstate"
+    ),
     "leaves_socket": "import socket\nPAIR = socket.socketpair()",
     "has_no_server": "raise ConnectionRefusedError('license')",
     "raises": "raise RuntimeError('half installed')",
@@ -124,7 +129,8 @@ def test_node_whose_import_brings_folders_of_its_own_is_built(base: Any, fork_no
 @pytest.mark.parametrize(
     ("name", "verdict", "said"),
     [
-        ("starts_thread", "threads", "pest"), ("leaves_socket", "fds", "socket"), ("raises", "error", "half installed"),
+        ("starts_thread", "threads", "pest"), ("starts_thread_when_used", "threads", "late pest"),
+        ("leaves_socket", "fds", "socket"), ("raises", "error", "half installed"),
         ("has_no_server", "passing", "license"),
         ("leaves", "error", "no license"), ("no_such_module", "error", "No module named"),
     ],
