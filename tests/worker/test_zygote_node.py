@@ -16,8 +16,9 @@ FIXTURES = {
     "tail_two": "import tail_one\nVALUE = tail_one.VALUE + 1",
     "starts_thread": "import threading as t\nt.Thread(target=t.Event().wait, daemon=True, name='pest').start()",
     "starts_thread_when_used": (
-        "import random, threading\nread = random.getstate\ndef getstate():\n"
-        " threading.Thread(target=threading.Event().wait, daemon=True, name='late pest').start()\n return read()\n"
+        "import random, signal, threading\nread = random.getstate\ndef getstate():\n"
+        " name = 'in time' if signal.getitimer(signal.ITIMER_REAL)[0] else 'endless'\n"
+        " threading.Thread(target=threading.Event().wait, daemon=True, name=name).start()\n return read()\n"
         "random.getstate = getstate"
     ),
     "leaves_socket": "import socket\nPAIR = socket.socketpair()",
@@ -129,7 +130,7 @@ def test_node_whose_import_brings_folders_of_its_own_is_built(base: Any, fork_no
 @pytest.mark.parametrize(
     ("name", "verdict", "said"),
     [
-        ("starts_thread", "threads", "pest"), ("starts_thread_when_used", "threads", "late pest"),
+        ("starts_thread", "threads", "pest"), ("starts_thread_when_used", "threads", "in time"),
         ("leaves_socket", "fds", "socket"), ("raises", "error", "half installed"),
         ("has_no_server", "passing", "license"),
         ("leaves", "error", "no license"), ("no_such_module", "error", "No module named"),
