@@ -101,7 +101,7 @@ class SimDaemon:
         self._settle(worker.gpus)
 
     def unload(self, worker: SimWorker) -> None:
-        """Its device memory is free; the context stays."""
+        """Its device memory is free, or given to what is loaded next; the context stays."""
         worker.report = None
         if worker.loaded:
             worker.loaded = ""
@@ -167,6 +167,18 @@ class SimDaemon:
         assert not self.leases, f"{self.host_id} is stopped under a cell"
         for worker in list(self.workers.values()):
             self.end(worker)
+
+
+def serves(worker: SimWorker, stage: WorkerStage, gpus: tuple[int, ...], *, leave: bool) -> bool:
+    """False if a preparation needs another worker: a process can neither leave its device nor change it.
+
+    One that has run a cell goes on where it is, its data too. As `services/worker_daemon/opening.py` has it.
+    """
+    if worker.has_run:
+        return True
+    if (stage is not WorkerStage.DEVICE_READY and worker.loaded) or (leave and worker.gpus):
+        return False
+    return stage is WorkerStage.HOST_READY or worker.gpus in ((), gpus)
 
 
 def preparation_s(mechanism: Mechanism, worker: SimWorker | None, source_hash: str, session: Session) -> float:

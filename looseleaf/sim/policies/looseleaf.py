@@ -2,7 +2,8 @@
 
 Nothing is decided here: events go in, what the policy wants done is carried out. Assumed: orders and answers take no
 time beyond `messages_s` a start, no daemon fails (faults are the tests' of the scheduler), heartbeats come every 30 s
-with limits to match, since nothing is lost between them.
+with limits to match, since nothing is lost between them. A worker that leaves its device is another process, for which
+the whole preparation is counted: more than it takes where the host's memory has the closure.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
 from looseleaf.services.scheduler.core.facts import ExecutionState, Lease, RecipeFacts, WorkerStage
 from looseleaf.services.scheduler.core.policy import Scheduler
-from looseleaf.sim.daemon import SimDaemon, SimWorker, attach_s, preparation_s
+from looseleaf.sim.daemon import SimDaemon, SimWorker, attach_s, preparation_s, serves
 from looseleaf.sim.frontend import SimFrontend, recipe_hash, recipe_of
 from looseleaf.sim.ledger import GpuState
 from looseleaf.sim.limits import HEARTBEAT_S, sim_limits
@@ -133,16 +134,18 @@ class LooseLeafPolicy:
     def _prepare(self, action: act.PrepareWorker) -> None:
         daemon, session = self._daemons[action.host_id], self._people[action.session_id]
         worker = daemon.workers.get(action.worker_id)
-        delay_s = preparation_s(self._mechanism, worker, action.recipe.source_hash, session)
+        if worker is not None and worker.leased:
+            self._tell(ev.PreparationFailed(action.request_id, "WORKER_BUSY"))
+            return
         self._ordered += 1
+        stage = self._stage(action, worker)
+        if worker is not None and not serves(worker, stage, action.gpu_indices, leave=action.leave_device):
+            daemon.end(worker)
+            worker = None
+        delay_s = preparation_s(self._mechanism, worker, action.recipe.source_hash, session)
         if worker is None:
             worker = self._new_worker(daemon, session)
-        elif worker.loaded and action.stage is not WorkerStage.DEVICE_READY:
-            daemon.unload(worker)
         context_s, copy_s = self._mechanism.attach_parts_s(action.recipe.device_bytes)
-        stage = action.stage if action.gpu_indices else WorkerStage.HOST_READY
-        if stage is WorkerStage.CONTEXT_READY and "context-ready" in self._mechanism.without:
-            stage = WorkerStage.HOST_READY
         if stage >= WorkerStage.CONTEXT_READY and worker.gpus != action.gpu_indices:
             delay_s += context_s
         if stage is WorkerStage.DEVICE_READY and worker.loaded != action.recipe.source_hash:
@@ -155,6 +158,13 @@ class LooseLeafPolicy:
         worker.ready_at_s = now_s + delay_s
         daemon.arriving[action.session_id] = worker
         self._world.engine.after(delay_s, self._prepared, daemon, worker, action, stage, delay_s)
+
+    def _stage(self, action: act.PrepareWorker, worker: SimWorker | None) -> WorkerStage:
+        """How far the daemon takes it: a worker that has run stays where it is."""
+        if not action.gpu_indices or (worker is not None and worker.has_run):
+            return WorkerStage.HOST_READY
+        without_context = "context-ready" in self._mechanism.without and action.stage is WorkerStage.CONTEXT_READY
+        return WorkerStage.HOST_READY if without_context else action.stage
 
     def _prepared(
         self, daemon: SimDaemon, worker: SimWorker, action: act.PrepareWorker, stage: WorkerStage, took_s: float,
