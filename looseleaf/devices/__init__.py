@@ -3,9 +3,10 @@
 `install` once per process, or again to change role; `uninstall` leaves torch exactly as it was. torch is patched when
 it is imported, whenever that is; until then there is nothing to patch and no device to use.
 
-Roles. `zygote`: warms what a forked worker will need, patches nothing, starts nothing, touches no device. `worker` and
-`reference` (a stock kernel, for comparison): devices work. `kernel`: questions are answered, a first use of a device
-raises `PreconditionFailed("CUDA_IN_CPU_CELL")`.
+Roles. `zygote`: warms what a forked worker will need, patches nothing, starts nothing, touches no device; played while
+a zygote or a probe imports. When its imports are done a zygote plays `worker`, so that those it forks need not begin
+to; what it forks to import more plays `zygote` again first. `worker` and `reference` (a stock kernel, for comparison):
+devices work. `kernel`: questions are answered, a first use of a device raises `PreconditionFailed("CUDA_IN_CPU_CELL")`.
 """
 
 from __future__ import annotations
