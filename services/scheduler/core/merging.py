@@ -118,6 +118,7 @@ def _update(
     if worker.context_gpus and told.context_gpus and not worker.preparing:
         merge.opened.append(worker)
     worker.resident_bytes, worker.pid = told.resident_bytes, told.pid
+    held = worker.hold is not None
     worker.take_hold(told.hold, now_s)
     if before != (worker.session_id, worker.stage, worker.gpu_indices, now_s < worker.held_until_s):
         merge.changed = True
@@ -129,4 +130,5 @@ def _update(
     elif stage.ready and (worker.prepared is None or worker.prepared.source_hash != told.prepared_source_hash):
         worker.prepared = RecipeFacts(told.prepared_source_hash, told.version, exact=False)
         worker.prepared_at, worker.prepared_at_s = event_number, now_s
-    merge.touched = merge.touched or speculative != (worker.has_run, worker.prepared_at_s)
+    merge.touched = merge.touched or held != (worker.hold is not None) or speculative != (
+        worker.has_run, worker.prepared_at_s)

@@ -14,7 +14,7 @@ from looseleaf.services.scheduler.core.hosts import Worker
 from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.queue import Run
 from looseleaf.services.scheduler.core.room_index import RoomIndex
-from looseleaf.services.scheduler.core.rooms import HostRoom, take_gpus, victims_cost
+from looseleaf.services.scheduler.core.rooms import HostRoom, loses_variables, take_gpus, victims_cost
 from looseleaf.services.scheduler.core.values import value
 
 Rank = tuple[bool, bool, int, int, int, float, int]
@@ -116,7 +116,7 @@ def _rank(room: HostRoom, option: Placement, grade: int, now_s: float, limits: L
     cell without it while somebody waits.
     """
     kind, priority = victims_cost(room, option.victims, now_s, limits)
-    loses = any(room.host.workers[worker_id].hold is not None for worker_id in option.victims)
+    loses = loses_variables(room, option.victims)
     without_state = grade > _GRADES[StartPath.WARM]
     return (loses, without_state, len(option.victims), grade, kind, priority, len(room.free))
 

@@ -13,7 +13,7 @@ from looseleaf.services.scheduler.core.hosts import Host
 from looseleaf.services.scheduler.core.leases import LeaseTable
 from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.preparations import PreparationTable
-from looseleaf.services.scheduler.core.rooms import HostRoom, host_room, take_gpus, victims_cost
+from looseleaf.services.scheduler.core.rooms import HostRoom, host_room, loses_variables, take_gpus, victims_cost
 
 # What is due so soon is looked at now: sums of times are not exact to the last bit.
 EARLY_S: Final = 1e-6
@@ -198,10 +198,10 @@ class RoomIndex:
         self._oldest_changed.add(host_id)
 
 
-def _cost_of_one(room: HostRoom, now_s: float, limits: Limits) -> tuple[int, int, float, int] | None:
+def _cost_of_one(room: HostRoom, now_s: float, limits: Limits) -> tuple[bool, int, int, float, int] | None:
     """What one GPU for a new worker costs there, in the order in which placement compares; None if it cannot be had."""
     taken = take_gpus(room, 1, (), None, now_s, limits)
     if taken is None:
         return None
     _gpus, victims = taken
-    return (len(victims), *victims_cost(room, victims, now_s, limits), len(room.free))
+    return (loses_variables(room, victims), len(victims), *victims_cost(room, victims, now_s, limits), len(room.free))

@@ -163,3 +163,8 @@ def victims_cost(
         return 0, 0.0
     costs = [eviction_rank(room.host.workers[worker_id], now_s, limits)[:2] for worker_id in victims]
     return max(costs)
+
+
+def loses_variables(room: HostRoom, victims: tuple[WorkerId, ...]) -> bool:
+    """True if one of them holds variables that no version has."""
+    return any(room.host.workers[worker_id].hold is not None for worker_id in victims)

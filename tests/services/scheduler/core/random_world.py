@@ -12,6 +12,7 @@ import sys
 from looseleaf.services.scheduler.core import events as ev
 from looseleaf.services.scheduler.core.facts import ExecutionState
 from tests.services.scheduler.core.random_scheduler import SchedulerSide
+from tests.services.scheduler.core.random_state import quiet
 
 STEPS = 400
 SETTLE_ROUNDS_MAX = 400
@@ -46,7 +47,12 @@ class World(SchedulerSide):
         self.now_s = round(self.now_s + self.random.choice((0.0, 0.0, 0.05, 0.3)), 3)
         roll = self.random.random()
         daemon = self.random.choice(self.daemons)
-        if roll < 0.12:
+        if roll < 0.09 and quiet(self.seed):
+            if roll < 0.03:
+                self.send(ev.Tick())
+            else:
+                self.prepare_something()
+        elif roll < 0.12:
             self.new_run()
         elif roll < 0.45 and self.flights:
             self.flights.pop(self.random.randrange(len(self.flights)))()

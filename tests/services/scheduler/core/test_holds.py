@@ -87,6 +87,16 @@ def test_holder_whose_time_is_over_goes_last_of_the_completed_workers(new_rig: A
     assert rig.one(act.EvictWorker).worker_id == "w1"
 
 
+def test_holder_whose_time_is_over_goes_last_of_those_on_several_hosts(new_rig: Any, worker: Any) -> None:
+    rig = new_rig()
+    for _ in range(2):
+        rig.heartbeat("h0", workers=(holding("kept", left_s=0.0),))
+        # In use by a notebook in which somebody types.
+        rig.heartbeat("h1", workers=(worker("typed", "s2", WorkerStage.DEVICE_READY, gpus=(0,), prepared="p"),))
+    rig.run("x2", "s3")
+    assert rig.one(act.EvictWorker).worker_id == "typed"
+
+
 def test_the_sessions_own_cell_runs_on_the_holder_at_once(rig: Any) -> None:
     cell_that_leaves_it(rig)
     rig.run("x2", "s1")

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from looseleaf.services.scheduler.core import admission, granting, preparing, rooms
+from looseleaf.services.scheduler.core import admission, demoting, granting, policy, prepared, preparing, rooms
+from looseleaf.services.scheduler.core.events import WorkerPrepared
 from looseleaf.services.scheduler.core.facts import ExecutionState
 from looseleaf.services.scheduler.core.host_table import HostTable
 from looseleaf.services.scheduler.core.leases import LeaseTable
@@ -17,7 +18,7 @@ from looseleaf.services.scheduler.core.state import State
 from tests.services.scheduler.core.random_world import World
 
 # Worlds, about 1,200 events each, in the first of which most faults show, each in one of them.
-FIRST_SEED, WORLDS = 2, 12
+FIRST_SEED, WORLDS = 14, 12
 
 Patch = Callable[[Any, str, Any], None]
 
@@ -75,6 +76,33 @@ def _keep_a_gpu(patch: Patch) -> None:
     patch(LeaseTable, "remove", keep)
 
 
+def _forget_whom_another_worker_replaced(patch: Patch) -> None:
+    """What `worker_prepared` changes of a worker that is not the one that is ready now stays unsaid."""
+    touch, ready = HostTable.touch, prepared.worker_prepared
+
+    def prepare(state: State, event: Any, now_s: float) -> None:
+        def forget(hosts: HostTable, host_id: Any, worker: Any = None) -> None:
+            if worker is None or worker.worker_id == event.worker_id:
+                touch(hosts, host_id, worker)
+
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(HostTable, "touch", forget)
+            ready(state, event, now_s)
+
+    patch(policy, "BY_EVENT", {**policy.BY_EVENT, WorkerPrepared: prepare})
+
+
+def _forget_what_a_tick_changes(patch: Patch) -> None:
+    demote = demoting.demote
+
+    def forget(state: State, *given: Any) -> None:
+        with pytest.MonkeyPatch.context() as within:
+            within.setattr(HostTable, "touch", lambda *_: None)
+            demote(state, *given)
+
+    patch(demoting, "demote", forget)
+
+
 def _count_a_context_for_ever(patch: Patch) -> None:
     patch(Speculation, "close_context", lambda *_, **__: None)
 
@@ -88,6 +116,8 @@ def _count_a_context_for_ever(patch: Patch) -> None:
     (_lose_a_run, "waits for|never served|executions without an end|is out without"),
     (_serve_the_last_first, "waits for"),
     (_keep_a_gpu, "counts as taken"),
+    (_forget_whom_another_worker_replaced, "not told of|leads elsewhere"),
+    (_forget_what_a_tick_changes, "not told of|leads elsewhere"),
     (_count_a_context_for_ever, "a context is counted"),
 ])
 def test_fault_in_the_policy_is_found(
