@@ -65,8 +65,10 @@ class Heartbeat:
             await self._until_due()
 
     async def _until_due(self) -> None:
+        # Not wait_for, which drops a cancellation that comes with the nudge.
         try:
-            await asyncio.wait_for(self._nudged.wait(), self._interval_s)
+            async with asyncio.timeout(self._interval_s):
+                await self._nudged.wait()
         except TimeoutError:
             return
         self._nudged.clear()

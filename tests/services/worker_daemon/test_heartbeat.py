@@ -143,6 +143,26 @@ async def test_nudge_sends_at_once(scheduler: FakeScheduler, leases: LeaseTable)
     await asyncio.gather(running, return_exceptions=True)
 
 
+@pytest.mark.parametrize("turns", range(4))
+async def test_stop_that_comes_with_a_nudge_ends_the_heartbeats(
+    scheduler: FakeScheduler, leases: LeaseTable, turns: int
+) -> None:
+    slow = Heartbeat(scheduler, pb.HeartbeatRequest, leases, 1000.0)
+    running = asyncio.create_task(slow.run())
+    # Sent twice: it waits for the next by now.
+    await until(lambda: scheduler.heard == 1)
+    slow.nudge()
+    await until(lambda: scheduler.heard == 2)
+    for _turn in range(8):
+        await asyncio.sleep(0)
+    slow.nudge()
+    for _turn in range(turns):
+        await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.wait({running}, timeout=5)
+    assert running.cancelled()
+
+
 async def test_addresses_are_kept_for_a_while_but_a_new_host_is_found(
     heartbeat: Heartbeat, scheduler: FakeScheduler
 ) -> None:
