@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgpack
 
 from looseleaf.protocol import fields
 from looseleaf.services.worker_daemon.core.worker_life import Stage, WorkerFacts
-from looseleaf.services.worker_daemon.wire import left_body
+from looseleaf.services.worker_daemon.wire import Body, left_body
 from looseleaf.v1 import scheduler_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
-
-Body = dict[str, Any]
 
 
 def response_of(event: Body) -> pb.ExecuteResponse | None:

@@ -21,12 +21,12 @@ from looseleaf.services.worker_daemon.log_ids import with_ids
 from looseleaf.services.worker_daemon.relay_clients import RelayClients
 from looseleaf.services.worker_daemon.run_relay import RunRelay
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
+from looseleaf.services.worker_daemon.wire import Body
 from looseleaf.v1 import checkpoint_pb2 as cp
 from looseleaf.v1 import worker_daemon_pb2 as pb
 
 log = structlog.get_logger()
 
-Body = dict[str, Any]
 PoolGpu = Callable[[], Awaitable[GpuDescription | None]]
 
 

@@ -7,10 +7,9 @@ from typing import Any, Protocol
 
 from looseleaf.ids import SessionId
 from looseleaf.rpc.store_client import StoreClient
+from looseleaf.services.worker_daemon.wire import Body
 from looseleaf.v1 import frontend_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
-
-Body = dict[str, Any]
 
 
 class RelayClients(Protocol):

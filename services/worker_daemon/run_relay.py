@@ -19,13 +19,12 @@ from looseleaf.services.worker_daemon.cell_events import event_of
 from looseleaf.services.worker_daemon.execution_log import LIFE_MESSAGES, dropped, is_last
 from looseleaf.services.worker_daemon.relay_clients import RelayClients
 from looseleaf.services.worker_daemon.state_requests import StateOwner
-from looseleaf.services.worker_daemon.wire import cell_text, recipe_body, saved_body
+from looseleaf.services.worker_daemon.wire import Body, cell_text, recipe_body, saved_body
 from looseleaf.v1 import frontend_pb2, recipe_pb2, types_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
 
 log = structlog.get_logger()
 
-Body = dict[str, Any]
 
 # A host's daemon that was started anew serves after its first imports.
 REJOIN_S = 60.0
