@@ -49,9 +49,9 @@ class Host:
     # Sessions with versions that are nowhere but in this host's arena.
     staged_sessions: Callable[[], int] = lambda: 0
     executions: ExecutionLog = field(default_factory=ExecutionLog)
-    # Where the next daemon finds the cells that run; None: nowhere.
+    # Where the next daemon finds the cells that run. None, as in tests: nowhere.
     journal: RunJournal | None = None
-    # Cells of the last daemon whose workers may come back; None: there is no last daemon.
+    # Cells of the last daemon whose workers may come back. None, as in tests: no daemon was here before.
     returning: ReturningRuns | None = None
     # A new start of the daemon is a new incarnation: its old leases and workers are gone but for those that it lists.
     incarnation: str = field(default_factory=lambda: secrets.token_hex(8))

@@ -12,14 +12,14 @@ import structlog
 from looseleaf.errors import LooseLeafError
 from looseleaf.ids import Epoch, SessionId
 from looseleaf.services.worker_daemon.arena_mappers import orphans_gone
-from looseleaf.services.worker_daemon.kernel_connection import Body, KernelConnection, PoolGpu
+from looseleaf.services.worker_daemon.kernel_connection import KernelConnection, PoolGpu
 from looseleaf.services.worker_daemon.peer_process import PeerProcess
 from looseleaf.services.worker_daemon.relay_clients import RelayClients
 from looseleaf.services.worker_daemon.state_requests import StateOwner, StateRequests
-from looseleaf.services.worker_daemon.unix_listener import accept_all, listening
+from looseleaf.services.worker_daemon.unix_listener import accept_all, listening, refuse_taken
+from looseleaf.services.worker_daemon.wire import Body
 
 log = structlog.get_logger()
-
 
 
 class KernelEndpoint:
@@ -63,6 +63,10 @@ class KernelEndpoint:
     def sessions(self) -> list[SessionId]:
         """Their sessions, sorted."""
         return sorted({connection.session_id for connection in self._connections} - {SessionId("")})
+
+    def refuse_taken(self) -> None:
+        """Raises Unavailable `SOCKET_TAKEN` if another daemon answers where this one is to listen."""
+        refuse_taken(self.path)
 
     def start(self) -> None:
         """Begins to listen. Raises Unavailable `SOCKET_TAKEN` if another daemon answers there."""

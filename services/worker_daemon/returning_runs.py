@@ -49,7 +49,11 @@ class ReturningRuns:
                 self._adoption.refuse(run, error.reason)
 
     def facts(self) -> list[WorkerFacts]:
-        """The workers, as the last daemon knew them."""
+        """The workers, as the last daemon knew them.
+
+        They count neither to `workers_max`, since none of them could make room, nor to the memory of virtual GPUs,
+        since nobody has told what they hold; both count them once they are let in.
+        """
         return [run.facts() for run in self._awaited.values()]
 
     async def known(self, execution_id: ExecutionId) -> None:

@@ -158,6 +158,8 @@ class _Builder:
         stops = (endpoint.stop, servicer.end_cells, pool.stop, servicer.until_idle)
         for stop in reversed((*stops, self.state.durability.stop, reporter.stop)):
             self.service.on_stop(stop)
+        # Before the last daemon's cells are taken over: they would end with a start that fails.
+        endpoint.refuse_taken()
         # Zygotes may import for longer than workers of the last daemon wait to be let in.
         starting = asyncio.create_task(zygotes.start())
         try:
@@ -217,14 +219,15 @@ class _Builder:
         assert self.host is not None
         try:
             await starting
-        except LooseLeafError as error:
+        except Exception as error:
             if servicer.idle and not self.returning.facts():
                 raise
-            log.error("host_ends_with_its_cells", reason=error.reason, text=error.message)
+            reason = error.reason if isinstance(error, LooseLeafError) else type(error).__name__
+            log.error("host_ends_with_its_cells", reason=reason, text=str(error))
             self.host.draining = True
             self.service.start_task(self._end_with_cells(servicer, error), name="zygotes")
 
-    async def _end_with_cells(self, servicer: WorkerDaemonServicer, why: LooseLeafError) -> None:
+    async def _end_with_cells(self, servicer: WorkerDaemonServicer, why: Exception) -> None:
         await self.returning.all_known()
         await servicer.until_idle()
         raise why
@@ -232,6 +235,7 @@ class _Builder:
     def _serve_kernels(self, endpoint: KernelEndpoint, servicer: WorkerDaemonServicer) -> None:
         endpoint.on_owner = servicer.fence
         endpoint.start()
+        servicer.callers_may_come()
         if (user := self.confiner.user) is not None:
             # Its kernels are of the same person.
             os.chown(endpoint.path, user.uid, user.gid)

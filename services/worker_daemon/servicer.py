@@ -48,6 +48,7 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
         self._memory = RequestMemory()
         self._running: dict[ExecutionId, CellExecution] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._callers_may_come = False
         self._fetches = asyncio.Semaphore(FETCHES_MAX)
 
     async def GrantLease(self, request: pb.GrantLeaseRequest, context: Any) -> pb.GrantLeaseResponse:
@@ -157,6 +158,17 @@ class WorkerDaemonServicer(WorkerDaemonServiceServicer):
         """A cell goes on here that began under an earlier daemon; it is ended if nobody asks for it any more."""
         self._host.executions.keep(execution.record)
         self._follow(execution)
+        if self._callers_may_come:
+            self._expect_caller(execution)
+
+    def callers_may_come(self) -> None:
+        """Notebooks can ask for adopted cells from here on, and are given their time for it."""
+        self._callers_may_come = True
+        for execution in self._running.values():
+            if execution.adopted:
+                self._expect_caller(execution)
+
+    def _expect_caller(self, execution: CellExecution) -> None:
         execution_id = execution.lease.execution_id
         asyncio.get_running_loop().call_later(ADOPTED_S, self._end_if_abandoned, execution_id)
 

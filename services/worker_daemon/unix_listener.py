@@ -17,6 +17,13 @@ log = structlog.get_logger()
 ACCEPT_RETRY_S: Final = 1.0
 
 
+def refuse_taken(path: str) -> None:
+    """Raises Unavailable `SOCKET_TAKEN` if another daemon answers at `path`."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        if probe.connect_ex(path) == 0:
+            raise Unavailable("SOCKET_TAKEN", f"another daemon listens on {path}")
+
+
 def listening(path: str, backlog: int) -> socket.socket:
     """A non-blocking Unix socket of mode 0600 that listens at `path`; whoever owns it unlinks the path.
 
@@ -24,10 +31,8 @@ def listening(path: str, backlog: int) -> socket.socket:
     """
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
     try:
+        refuse_taken(path)
         if os.path.exists(path):
-            with socket.socket(socket.AF_UNIX) as probe:
-                if probe.connect_ex(path) == 0:
-                    raise Unavailable("SOCKET_TAKEN", f"another daemon listens on {path}")
             os.unlink(path)
         sock.bind(path)
         os.chmod(path, 0o600)

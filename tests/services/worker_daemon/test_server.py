@@ -28,6 +28,7 @@ from looseleaf.rpc.service import Service
 from looseleaf.services.worker_daemon import server, zygote
 from looseleaf.services.worker_daemon.core.adoption import OpenRun
 from looseleaf.services.worker_daemon.core.lease_table import HeldLease
+from looseleaf.services.worker_daemon.generations import ZygoteGenerations
 from looseleaf.services.worker_daemon.process_stat import process_ticks
 from looseleaf.services.worker_daemon.run_journal import RunJournal
 from looseleaf.services.worker_daemon.server import build
@@ -211,9 +212,15 @@ async def test_daemon_serves_while_it_waits_for_a_silent_worker_and_keeps_its_gp
     await within(serving)
 
 
+@pytest.mark.parametrize("fault", ["unclean", "ours"])
 async def test_daemon_without_zygotes_serves_the_cells_of_the_last_one_until_they_end_and_takes_no_others(
-    rig: Rig, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
+    rig: Rig, sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
+    async def fail(_zygotes: ZygoteGenerations) -> None:
+        raise RuntimeError("a fault of ours")
+
+    if fault == "ours":
+        monkeypatch.setattr(ZygoteGenerations, "start", fail)
     monkeypatch.setenv("FAKE_ZYGOTE", "unclean")
     rig.scheduler.may_hear.set()
     running = asyncio.create_task(rig.service().run(build))
@@ -255,6 +262,20 @@ async def test_workers_of_the_last_daemon_do_not_wait_for_the_zygotes_of_this_on
     assert not rig.config.kernel_socket.exists(), "without a zygote no cell of a notebook can begin"
     service.request_stop("test ended")
     await within(running)
+
+
+@pytest.mark.leaks_ok(LISTENER)
+async def test_start_that_cannot_succeed_leaves_the_cells_of_the_last_daemon_to_the_next(
+    rig: Rig, sleeper: subprocess.Popen[bytes]
+) -> None:
+    # Its worker would be ended at once.
+    rig.store.epoch = 2
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(rig.config.kernel_socket))
+        other.listen()
+        with pytest.raises(Unavailable, match="SOCKET_TAKEN"):
+            await within(rig.service().run(build))
+    assert sleeper.poll() is None and rig.store.forgotten == []
 
 
 @pytest.mark.leaks_ok(LISTENER)

@@ -22,6 +22,7 @@ from looseleaf.services.worker_daemon.core.lease_table import LeaseTable
 from looseleaf.services.worker_daemon.core.worker_life import Stage
 from looseleaf.services.worker_daemon.core.zygote_nodes import TreeKey
 from looseleaf.services.worker_daemon.execution import HostFacts
+from looseleaf.services.worker_daemon.execution_log import ExecutionRecord
 from looseleaf.services.worker_daemon.host import Host
 from looseleaf.services.worker_daemon.import_cache import CacheSettings, ImportCache
 from looseleaf.services.worker_daemon.run_journal import RunJournal
@@ -131,6 +132,36 @@ async def test_execution_that_was_forgotten_is_not_started_again(rig: Rig) -> No
     rig.host.executions._records.clear()
     with pytest.raises(PreconditionFailed, match="LEASE_USED"):
         await within(rig.execute())
+
+
+async def test_adopted_cell_waits_for_its_notebook_from_when_that_can_come(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servicer_module, "ADOPTED_S", 0.0)
+    monkeypatch.setattr(servicer_module, "ABANDONED_S", 0.0)
+    ended: list[str] = []
+
+    def adopt(execution_id: str) -> None:
+        over = asyncio.Event()
+
+        def end(why: LooseLeafError) -> None:
+            ended.append(f"{execution_id} {why.reason}")
+            over.set()
+
+        lease = SimpleNamespace(execution_id=execution_id, session_id="s-1", epoch=1)
+        record = ExecutionRecord(ExecutionId(execution_id))
+        execution: Any = SimpleNamespace(lease=lease, record=record, adopted=True, run=over.wait, end=end)
+        rig.servicer.adopt(execution)
+
+    adopt("x-1")
+    # A limit of nothing is over in the next turn of the loop.
+    for _turn in range(3):
+        await asyncio.sleep(0)
+    assert ended == []
+    rig.servicer.callers_may_come()
+    adopt("x-2")
+    await within(rig.servicer.until_idle())
+    assert ended == ["x-1 CALLER_GONE", "x-2 CALLER_GONE"]
 
 
 async def test_caller_of_a_cell_whose_worker_is_awaited_hears_when_that_is_known(rig: Rig) -> None:
