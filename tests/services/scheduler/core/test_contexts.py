@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from looseleaf.ids import WorkerId
+from looseleaf.ids import SessionId, WorkerId
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
-from looseleaf.services.scheduler.core.facts import StartPath, WorkerStage
+from looseleaf.services.scheduler.core.facts import StartPath, WorkerReport, WorkerStage
 
 
 @pytest.fixture
@@ -29,7 +29,22 @@ def rig(new_rig: Any) -> Any:
 
 
 def edit(rig: Any) -> None:
-    rig.prepare("s1", source="cell")
+    rig.prepare("s1", source="cell", device_bytes=50)
+
+
+# A second host that has no GPU for the cell, though it has one that no lease holds.
+NO_HELP = ["drained", "too small", "in use soon"]
+
+
+def add_host(rig: Any, kind: str) -> None:
+    workers: tuple[WorkerReport, ...] = ()
+    if kind == "in use soon":
+        workers = (WorkerReport(WorkerId("w9"), SessionId("s9"), WorkerStage.COMPLETED, gpu_indices=(0,)),)
+    rig.heartbeat(
+        "h1", gpus=1, draining=kind == "drained", gpu_memory_bytes=10 if kind == "too small" else 0, workers=workers)
+    if kind == "in use soon":
+        rig.prepare("s9", source="next", predicted=True)
+        assert rig.one(act.PrepareWorker).worker_id == "w9"
 
 
 def test_whoever_stands_on_the_contexts_gpu_makes_way_though_another_is_free(rig: Any) -> None:
@@ -69,6 +84,15 @@ def test_worker_whose_gpu_a_cell_takes_is_replaced_at_once_if_another_gpu_is_to_
     assert order.host_id == "h1"
 
 
+@pytest.mark.parametrize("kind", NO_HELP)
+def test_worker_whose_gpu_a_cell_takes_stays_where_a_new_one_would_find_none(rig: Any, kind: str) -> None:
+    rig.lease("x2", session="s2")
+    add_host(rig, kind)
+    rig.run("x3", session="s3")
+    assert rig.one(act.GrantLease).lease.gpu_indices == (1,)
+    assert not rig.all(act.EvictWorker)
+
+
 def test_worker_in_whose_cell_nobody_types_stays_where_a_cell_took_its_gpu(rig: Any) -> None:
     rig.lease("x2", session="s2")
     rig.heartbeat("h1", gpus=2)
@@ -77,9 +101,9 @@ def test_worker_in_whose_cell_nobody_types_stays_where_a_cell_took_its_gpu(rig: 
     assert not rig.all(act.EvictWorker)
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
+@pytest.mark.parametrize("other", ["none", "free", *NO_HELP])
 def test_worker_on_a_host_without_a_gpu_to_give_is_replaced_if_another_host_has_one(
-    new_rig: Any, elsewhere: bool,
+    new_rig: Any, other: str,
 ) -> None:
     rig = new_rig(heartbeat_suspect_s=900.0, heartbeat_dead_s=1000.0)
     rig.heartbeat("h0", gpus=1)
@@ -88,10 +112,10 @@ def test_worker_on_a_host_without_a_gpu_to_give_is_replaced_if_another_host_has_
     rig.send(ev.WorkerPrepared(order.request_id, WorkerId("w1"), 700.0))
     rig.now_s += 3.0
     rig.lease("x2", session="s2")
-    if elsewhere:
-        rig.heartbeat("h1", gpus=1)
+    if other != "none":
+        add_host(rig, other)
     edit(rig)
-    if elsewhere:
+    if other == "free":
         order = rig.one(act.PrepareWorker)
         assert (rig.one(act.EvictWorker).worker_id, order.host_id, order.worker_id) == ("w1", "h1", "")
     else:
