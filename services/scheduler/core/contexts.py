@@ -7,7 +7,7 @@ needs their memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from looseleaf.ids import SessionId, WorkerId
 from looseleaf.services.scheduler.core.eviction import evictable
@@ -47,35 +47,43 @@ def to_leave(
     their part (`displaced`).
     """
     found: dict[WorkerId, Worker] = {}
-    for index in gpus:
+    # In the order in which they were chosen.
+    for index in sorted(gpus, reverse=True):
         waiting = [
             worker for worker in _waiting_on(state, host, index)
-            if worker.session_id != session_id and not worker.evicting]
+            if worker.session_id != session_id and not worker.evicting and worker.worker_id not in found]
         unused = [
             worker for worker in waiting if not counts(state, worker, now_s) and _may_leave(state, worker)]
         unused.sort(key=lambda worker: (worker.prepared_at_s, worker.worker_id))
         going = unused[: max(0, len(waiting) + 1 - most_on(state, host, index))]
-        going += displaced(state, host, index, session_id, len(gpus), now_s) or []
-        found.update((worker.worker_id, worker) for worker in going)
+        going += displaced(state, host, index, session_id, len(gpus), now_s, {**found, **_by_id(going)}) or []
+        found |= _by_id(going)
     return list(found.values())
+
+
+def _by_id(workers: Iterable[Worker]) -> dict[WorkerId, Worker]:
+    return {worker.worker_id: worker for worker in workers}
 
 
 def displaced(
     state: State, host: Host, index: int, session_id: SessionId, gpu_count: int, now_s: float,
+    left: Mapping[WorkerId, Worker] | None = None,
 ) -> list[Worker] | None:
     """Whose contexts, though somebody types there, are left so that the session gets one on that GPU.
 
     Empty: there is room; None: nobody has to make way. Memory for `most_on` of them is what a GPU can spare, and among
     tenants who want more each has a part of the pool's by its weight: one is taken from who, measured by that, holds
-    more than the session's tenant will hold with it; so nothing goes to and fro. A tenant alone may have all.
+    more than the session's tenant will hold with it; so nothing goes to and fro. A tenant alone may have all. `left`:
+    those that leave for others of the session's `gpu_count` GPUs.
     """
-    own = state.sessions.tenant(session_id)
+    own, left = state.sessions.tenant(session_id), left or {}
     if not state.speculation.contexts.others_than(own):
         return None
     leaving = {coming.session_id for coming in state.preparations.on_host(host.host_id) if coming.leaves_gpus}
     typed_in = [
         worker for worker in _waiting_on(state, host, index)
-        if worker.session_id not in leaving | {session_id} and not worker.evicting and counts(state, worker, now_s)]
+        if worker.session_id not in leaving | {session_id} and not worker.evicting and counts(state, worker, now_s)
+        and worker.worker_id not in left]
     opening = sum(
         index in coming.context_gpus and coming.session_id != session_id for coming in opening_on(state, host))
     missing = len(typed_in) + opening + 1 - most_on(state, host, index)
@@ -90,6 +98,10 @@ def displaced(
         return None
     own_part = (held_by(state, own, now_s, but=session_id) + gpu_count) / state.shares.weight(own)
     held = {tenant: held_by(state, tenant, now_s) for tenant in theirs}
+    for worker in left.values():
+        tenant = state.sessions.tenant(worker.session_id)
+        if tenant in held:
+            held[tenant] -= state.speculation.contexts.typed_in(worker.worker_id, now_s)
     going: list[Worker] = []
     for workers in theirs.values():
         workers.sort(key=lambda worker: (-worker.prepared_at_s, worker.worker_id))
@@ -108,13 +120,13 @@ def held_by(state: State, tenant: str, now_s: float, but: SessionId | None = Non
     """Contexts of the tenant's cells in which somebody types, those that are being opened included, GPU by GPU."""
     contexts = state.speculation.contexts
     held = contexts.gpus_typed_in(tenant, now_s)
-    held += sum(
-        len(coming.context_gpus) for coming in state.preparations
-        if coming.context_gpus and coming.session_id != but and coming.worker_id not in contexts
-        and state.sessions.tenant(coming.session_id) == tenant)
-    if but is not None:
+    if but is not None and state.sessions.tenant(but) == tenant:
         held -= sum(contexts.typed_in(worker.worker_id, now_s) for _host, worker in state.hosts.workers_of(but))
-    return held
+    # An edit that is being prepared counts for so long, however long that takes.
+    return held + sum(
+        contexts.gpus(coming.worker_id) or len(coming.context_gpus) for coming in state.preparations
+        if coming.session_id != but and not contexts.typed_in(coming.worker_id, now_s)
+        and state.sessions.tenant(coming.session_id) == tenant)
 
 
 def _may_leave(state: State, worker: Worker) -> bool:

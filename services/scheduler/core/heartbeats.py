@@ -43,7 +43,9 @@ def heartbeat_received(state: State, event: HeartbeatReceived, now_s: float) -> 
         park(state, host, worker, now_s)
     for worker in merge.opened:
         if worker.worker_id not in state.leases.workers_in_use(host.host_id):
-            state.speculation.open_context(worker, host.host_id, state.sessions.tenant(worker.session_id), now_s)
+            # A heartbeat is no keystroke.
+            state.speculation.open_context(
+                worker, host.host_id, state.sessions.tenant(worker.session_id), now_s, worker.prepared_at_s)
     for worker in merge.completed:
         state.greedy.touch(worker, state.sessions.touch(worker.session_id).frequency)
     if merge.touched:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 
 from looseleaf.ids import HostId, WorkerId
 
@@ -42,7 +43,7 @@ class OpenContexts:
         return iter(list(self._of.items()))
 
     def add(self, worker_id: WorkerId, context: OpenContext) -> None:
-        """A worker waits with a context from now on."""
+        """A worker waits with a context from now on, in whose cell somebody may last have typed before."""
         self._of[worker_id] = context
         self._workers[context.tenant] = self._workers.get(context.tenant, 0) + 1
         self._count(worker_id, context)
@@ -54,6 +55,13 @@ class OpenContexts:
             context.typed_s = now_s
             self._uncount(worker_id, context)
             self._count(worker_id, context)
+
+    def give(self, worker_id: WorkerId, tenant: str) -> None:
+        """The worker's session is that tenant's; nothing happens if it has no context."""
+        context = self.take(worker_id)
+        if context is not None:
+            context.tenant = tenant
+            self.add(worker_id, context)
 
     def take(self, worker_id: WorkerId) -> OpenContext | None:
         """Drops the worker's context; None if it has none."""
@@ -79,13 +87,23 @@ class OpenContexts:
             self._uncount(worker_id, context)
         return self._gpus.get(tenant, 0)
 
+    def gpus(self, worker_id: WorkerId) -> int:
+        """The GPUs of one worker's context, 0 if it has none."""
+        context = self._of.get(worker_id)
+        return context.gpus if context is not None else 0
+
     def typed_in(self, worker_id: WorkerId, now_s: float) -> int:
         """The GPUs of one worker's context, 0 if it has none or nobody types there."""
         context = self._of.get(worker_id)
         return context.gpus if context is not None and now_s - context.typed_s < self._expiry_s else 0
 
     def _count(self, worker_id: WorkerId, context: OpenContext) -> None:
-        self._typed.setdefault(context.tenant, OrderedDict())[worker_id] = context
+        typed = self._typed.setdefault(context.tenant, OrderedDict())
+        # Nearly always none: one that was typed in before is rarely added.
+        later = list(takewhile(lambda other: other[1].typed_s > context.typed_s, reversed(typed.items())))
+        typed[worker_id] = context
+        for other, _context in reversed(later):
+            typed.move_to_end(other)
         self._gpus[context.tenant] = self._gpus.get(context.tenant, 0) + context.gpus
 
     def _uncount(self, worker_id: WorkerId, context: OpenContext) -> None:

@@ -101,6 +101,7 @@ def _order(state: State, event: PreparationRequested, host: Host, worker: Worker
             demote(state, host, other, now_s)
     if worker is not None:
         worker.preparing = True
+        state.speculation.contexts.type_in(worker.worker_id, now_s)
         if not worker.gpu_indices:
             # A Run that comes meanwhile goes there too.
             worker.context_gpus = gpus or worker.context_gpus

@@ -58,14 +58,17 @@ class Speculation:
         self.parked: dict[WorkerId, Parked] = {}
         self.contexts = OpenContexts(expiry_s)
 
-    def open_context(self, worker: Worker, host_id: HostId, tenant: str, now_s: float) -> None:
-        """The worker waits with a context from now on, or already does and is typed in."""
+    def open_context(
+        self, worker: Worker, host_id: HostId, tenant: str, now_s: float, typed_s: float | None = None,
+    ) -> None:
+        """The worker waits with a context from now on; `typed_s`: when somebody last typed in its cell, None: now."""
+        typed_s = now_s if typed_s is None else typed_s
         if worker.worker_id in self.contexts:
-            self.contexts.type_in(worker.worker_id, now_s)
+            self.contexts.type_in(worker.worker_id, typed_s)
             return
         self.totals.contexts += not worker.has_run
         self.contexts.add(worker.worker_id, OpenContext(
-            host_id, tenant, len(worker.context_gpus), now_s, now_s, not worker.has_run))
+            host_id, tenant, len(worker.context_gpus), now_s, typed_s, not worker.has_run))
 
     def close_context(self, worker_id: WorkerId, now_s: float, *, used: bool) -> None:
         """The worker's context is left, or a cell uses it; nothing happens if it has none."""

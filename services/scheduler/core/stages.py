@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import chain
 
-from looseleaf.ids import LeaseId
+from looseleaf.ids import LeaseId, WorkerId
 from looseleaf.services.scheduler.core.contexts import counts, displaced, most_on, opening_on
 from looseleaf.services.scheduler.core.events import PreparationRequested
 from looseleaf.services.scheduler.core.eviction import eviction_rank
@@ -142,7 +142,10 @@ def _likely_gpus(
     count = event.recipe.gpu_count
     if len(fit) < count:
         # Then those where tenants hold more than their part.
-        fit += [
-            index for index in reversed(contexts) if index not in fit
-            and displaced(state, host, index, event.session_id, count, now_s) is not None]
+        left: dict[WorkerId, Worker] = {}
+        for index in sorted(contexts.keys() - fit, reverse=True):
+            going = displaced(state, host, index, event.session_id, count, now_s, left)
+            if going is not None and len(fit) < count:
+                fit.append(index)
+                left.update((worker.worker_id, worker) for worker in going)
     return tuple(sorted(fit[:count])) if len(fit) >= count else ()

@@ -132,6 +132,8 @@ class State:
         session = self.sessions.touch(session_id)
         if session.tenant != tenant:
             session.tenant = tenant
+            for _host, worker in self.hosts.workers_of(session_id):
+                self.speculation.contexts.give(worker.worker_id, tenant)
             self.write_session(session_id, session.epoch)
 
     def forget_session(self, session_id: SessionId) -> None:

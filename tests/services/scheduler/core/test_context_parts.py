@@ -13,7 +13,7 @@ from looseleaf.ids import HostId, SessionId, WorkerId
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import contexts
 from looseleaf.services.scheduler.core import events as ev
-from looseleaf.services.scheduler.core.facts import WorkerStage
+from looseleaf.services.scheduler.core.facts import WorkerReport, WorkerStage
 from looseleaf.services.scheduler.core.hosts import Host
 from tests.services.scheduler.core.conftest import Rig
 
@@ -138,3 +138,40 @@ def test_waiting_for_nothing_is_counted_and_a_context_that_a_cell_uses_is_not() 
     assert (totals.contexts, totals.contexts_used, totals.contexts_wasted) == (2, 1, 1)
     assert totals.wasted_context_s == pytest.approx(5.0)
     assert not list(rig.scheduler.state.speculation.contexts)
+
+
+def test_gang_takes_no_more_than_its_part_on_all_its_gpus_together() -> None:
+    rig = Typists(tenant_weights=(("a", 4.0), ("b", 1.0), ("c", 1.0)))
+    for tenant, number in (("c", 0), ("c", 1), ("c", 2), ("a", 0), ("a", 1), ("a", 2)):
+        assert rig.type_in(tenant, number)
+    on = {index: {w.session_id[0] for w in rig.host.workers.values() if index in w.context_gpus} for index in (0, 1)}
+    assert on == {0: {"a", "c"}, 1: {"a", "c"}}
+    # With both, c would hold one and b two.
+    rig.prepare("b0", tenant="b", gpus=2)
+    assert rig.one(act.PrepareWorker).stage is WorkerStage.HOST_READY
+    assert (rig.held("a"), rig.held("c")) == (3, 3)
+
+
+def test_contexts_of_a_session_go_with_it_to_another_tenant() -> None:
+    rig = Typists()
+    for number in range(2):
+        rig.type_in("a", number)
+    rig.prepare("a0", source="a0", tenant="b")
+    for tenant, held in (("a", 1), ("b", 1)):
+        assert contexts.held_by(rig.scheduler.state, tenant, rig.now_s) == held
+    assert contexts.held_by(rig.scheduler.state, "a", rig.now_s, but=SessionId("a0")) == 1
+    assert contexts.held_by(rig.scheduler.state, "b", rig.now_s, but=SessionId("a0")) == 0
+
+
+def test_heartbeats_are_no_keystrokes() -> None:
+    rig = Typists()
+    rig.type_in("a", 0)
+    rig.now_s += rig.scheduler.state.limits.speculative_expiry_s
+    for resident_bytes in (1, 2, 3):
+        rig.heartbeat(gpus=GPUS, workers=tuple(
+            WorkerReport(
+                worker.worker_id, worker.session_id, worker.stage, worker.version, "a0",
+                resident_bytes=resident_bytes, context_gpus=worker.context_gpus)
+            for worker in rig.host.workers.values()))
+    assert rig.held("a") == 1
+    assert contexts.held_by(rig.scheduler.state, "a", rig.now_s) == 0

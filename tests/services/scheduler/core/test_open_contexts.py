@@ -1,3 +1,5 @@
+"""Open contexts by tenant: their counts are those that a look at all of them would find."""
+
 from __future__ import annotations
 
 from hypothesis import given, settings
@@ -12,7 +14,8 @@ TENANTS = ("a", "b")
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(
-    st.sampled_from(("add", "type", "take", "look")), st.integers(0, 4), st.sampled_from(TENANTS), st.floats(0, 4),
+    st.sampled_from(("add", "type", "take", "give", "look")), st.integers(0, 4), st.sampled_from(TENANTS),
+    st.floats(0, 4),
 ), max_size=40))
 def test_contexts_that_somebody_types_in_are_counted_as_a_look_at_all_would(
     steps: list[tuple[str, int, str, float]],
@@ -21,12 +24,16 @@ def test_contexts_that_somebody_types_in_are_counted_as_a_look_at_all_would(
     for step, number, tenant, pause_s in steps:
         worker, now_s = WorkerId(f"w{number}"), now_s + pause_s
         if step == "add" and worker not in contexts:
-            contexts.add(worker, OpenContext(HostId("h"), tenant, 1 + number % 2, now_s, now_s, counted=True))
-            typed[worker] = (tenant, 1 + number % 2, now_s)
+            contexts.add(worker, OpenContext(HostId("h"), tenant, 1 + number % 2, now_s, now_s - number, counted=True))
+            typed[worker] = (tenant, 1 + number % 2, now_s - number)
         elif step == "type":
             contexts.type_in(worker, now_s)
             if worker in typed:
                 typed[worker] = (*typed[worker][:2], now_s)
+        elif step == "give":
+            contexts.give(worker, tenant)
+            if worker in typed:
+                typed[worker] = (tenant, *typed[worker][1:])
         elif step == "take":
             assert (contexts.take(worker) is None) == (typed.pop(worker, None) is None)
         else:

@@ -107,6 +107,12 @@ def _count_a_context_for_ever(patch: Patch) -> None:
     patch(Speculation, "close_context", lambda *_, **__: None)
 
 
+def _count_a_heartbeat_as_a_keystroke(patch: Patch) -> None:
+    open_context = Speculation.open_context
+    patch(Speculation, "open_context", lambda self, worker, host_id, tenant, now_s, _typed_s=None: open_context(
+        self, worker, host_id, tenant, now_s))
+
+
 @pytest.mark.parametrize(("spoil", "promise"), [
     (_accept_old_epochs, "older epoch|newest epoch|fenced"),
     (_lease_for_free, "two valid leases"),
@@ -119,6 +125,7 @@ def _count_a_context_for_ever(patch: Patch) -> None:
     (_forget_whom_another_worker_replaced, "not told of|leads elsewhere"),
     (_forget_what_a_tick_changes, "not told of|leads elsewhere"),
     (_count_a_context_for_ever, "a context is counted"),
+    (_count_a_heartbeat_as_a_keystroke, "contexts are miscounted"),
 ])
 def test_fault_in_the_policy_is_found(
     spoil: Callable[[Patch], None], promise: str, monkeypatch: pytest.MonkeyPatch,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from looseleaf.ids import HostId
 from looseleaf.services.scheduler.core import placement
+from looseleaf.services.scheduler.core.contexts import counts, held_by
 from looseleaf.services.scheduler.core.facts import ExecutionState
 from looseleaf.services.scheduler.core.granting import waiting_runs
 from looseleaf.services.scheduler.core.hosts import Host
@@ -89,16 +90,20 @@ def check_nobody_waits_for_nothing(state: State, now_s: float) -> None:
 def check_contexts(state: State, now_s: float) -> None:
     """Each context that is counted to a tenant is one that a worker waits with, and what was wasted was opened."""
     workers = {worker.worker_id: (host.host_id, worker) for host in state.hosts for worker in host.workers.values()}
-    typed: dict[str, int] = {}
+    held: dict[str, int] = {}
     for worker_id, context in state.speculation.contexts:
         assert worker_id in workers, "a context is counted whose worker is gone"
         host_id, worker = workers[worker_id]
         assert context.host_id == host_id
         assert worker.context_gpus, "a context is counted that was left"
-        lately = now_s - context.typed_s < state.limits.speculative_expiry_s
-        typed[context.tenant] = typed.get(context.tenant, 0) + lately * context.gpus
-    for tenant, gpus in typed.items():
-        assert state.speculation.contexts.gpus_typed_in(tenant, now_s) == gpus, "a tenant's contexts are miscounted"
+        assert context.tenant == state.sessions.tenant(worker.session_id), "a context is counted to another tenant"
+        typed = counts(state, worker, now_s)
+        held[context.tenant] = held.get(context.tenant, 0) + typed * context.gpus
+    for coming in state.preparations:
+        tenant, opened = state.sessions.tenant(coming.session_id), coming.worker_id in state.speculation.contexts
+        held[tenant] = held.get(tenant, 0) + (0 if opened else len(coming.context_gpus))
+    for tenant, gpus in held.items():
+        assert held_by(state, tenant, now_s) == gpus, "a tenant's contexts are miscounted"
     assert state.speculation.totals.contexts_wasted <= state.speculation.totals.contexts
 
 
