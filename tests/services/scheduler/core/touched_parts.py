@@ -1,6 +1,7 @@
 """What must hold of the parts of the policy's state that one event can have touched: cheap enough after each event.
 
-Now and then, and at once after an event that names nothing, such as a tick, all of it is looked at (`whole_pool`).
+After an event that names nothing, such as a tick, these are all hosts and contexts. Now and then everything is looked
+at (`whole_pool`).
 """
 
 from __future__ import annotations
@@ -47,7 +48,12 @@ class Checks:
             # The only events that change a worker whose session a daemon need not name.
             index_due = True
             touched.add_host(self._ordered_on.pop(event.request_id, None))
-        told = touched.any
+        if not touched.any:
+            # A tick, mostly: whatever there is may have changed.
+            index_due = True
+            for host in state.hosts:
+                touched.add_host(host.host_id)
+            check_contexts(state, now_s)
         for action in actions:
             touched.add(action)
             if isinstance(action, act.RevokeLease):
@@ -58,7 +64,7 @@ class Checks:
         touched.check_executions()
         if index_due:
             touched.check_index(now_s)
-        if not told or state.number % WHOLE_EVERY == 0:
+        if state.number % WHOLE_EVERY == 0:
             check_table(state)
             check_contexts(state, now_s)
             check_index(state, now_s)
