@@ -117,6 +117,17 @@ class SimDaemon:
         if self.arriving.get(worker.session_id) is worker:
             del self.arriving[worker.session_id]
 
+    def worker_for(self, lease: Lease) -> SimWorker | None:
+        """Who takes the lease's cell: the worker it names or the one under way; None: a new one.
+
+        A process that has opened other GPUs cannot change to these: it is ended.
+        """
+        worker = self.workers.get(lease.worker_id) or self.arriving.get(lease.session_id)
+        if worker is not None and worker.gpus not in ((), lease.gpu_indices):
+            self.end(worker)
+            return None
+        return worker
+
     def lease(self, lease: Lease, worker: SimWorker) -> None:
         """GPUs go to a cell: nobody else may have memory there."""
         for index in lease.gpu_indices:

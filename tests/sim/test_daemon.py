@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from looseleaf.ids import ExecutionId, SessionId, WorkerId
+from looseleaf.ids import Epoch, ExecutionId, LeaseId, SessionId, WorkerId
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
-from looseleaf.services.scheduler.core.facts import WorkerStage
+from looseleaf.services.scheduler.core.facts import Lease, StartPath, WorkerStage
 from looseleaf.services.worker_daemon.core.worker_life import Stage, WorkerFacts
 from looseleaf.services.worker_daemon.opening import Opening
-from looseleaf.sim.daemon import SimWorker, serves
+from looseleaf.sim.daemon import SimDaemon, SimWorker, serves
 from looseleaf.sim.model import Model
 from looseleaf.sim.policies import make_policy
 from looseleaf.sim.policies.looseleaf import LooseLeafPolicy
+from looseleaf.sim.pool import SimHost
 from looseleaf.sim.runner import drawn_streams
 from looseleaf.sim.world import World
 
@@ -45,6 +46,20 @@ def test_preparation_goes_on_with_a_worker_where_a_real_daemon_would(
 ) -> None:
     ours, theirs = workers(held, has_run=has_run)
     assert serves(ours, stage, gpus, leave=leave) == Opening(Stage(int(stage)), gpus, leave=leave).serves(theirs)
+
+
+@pytest.mark.parametrize("opened", [(), GPUS, (0,)])
+def test_cell_gets_another_worker_than_one_that_opened_other_gpus(short: Model, opened: tuple[int, ...]) -> None:
+    world = World(short, drawn_streams(short, 1, SEED), SEED, lambda world: make_policy("looseleaf", world))
+    daemon, (worker, _) = SimDaemon(world, SimHost(1, 8, 0)), workers("nothing", has_run=False)
+    worker.gpus = opened
+    daemon.add(worker)
+    lease = Lease(
+        LeaseId("l"), worker.session_id, Epoch(1), ExecutionId("x"), daemon.host_id, "", GPUS, worker.worker_id,
+        StartPath.PREPARED, ttl_ms=1000)
+    found = daemon.worker_for(lease)
+    assert found is (worker if opened in ((), GPUS) else None)
+    assert (worker.worker_id in daemon.workers) == (found is worker)
 
 
 def test_worker_that_leaves_its_device_is_another_one_made_ready_anew(short: Model) -> None:

@@ -221,7 +221,7 @@ class LooseLeafPolicy:
         lease = action.lease
         daemon, session = self._daemons[lease.host_id], self._people[lease.session_id]
         now_s, source_hash = self._world.engine.now_s, recipe_hash(session)
-        worker = daemon.workers.get(lease.worker_id) or daemon.arriving.get(lease.session_id)
+        worker = daemon.worker_for(lease)
         self._used += worker is not None and worker.source_hash == source_hash
         # What is under way goes on, also if it has to be done again for this cell.
         under_way_s = max(0.0, worker.ready_at_s - now_s) if worker is not None else 0.0
