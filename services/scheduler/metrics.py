@@ -41,7 +41,7 @@ class SchedulerMetrics:
         self.wasted = Counter(
             "looseleaf_scheduler_preparations_wasted", "Preparations that came to nothing", registry=registry)
         self.opened = Counter(
-            "looseleaf_scheduler_preparations_opened", "Workers that a preparation took to a device before Run",
+            "looseleaf_scheduler_preparations_opened", "Times that a device was opened for a worker before Run",
             ["stage"], registry=registry)
         self.opened_used = Counter(
             "looseleaf_scheduler_preparations_opened_used", "Those whose cell then ran there", ["stage"],

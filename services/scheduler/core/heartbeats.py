@@ -60,6 +60,8 @@ def heartbeat_received(state: State, event: HeartbeatReceived, now_s: float) -> 
     retry_at = state.retry_at.get(host.host_id)
     if retry_at is not None:
         state.dirty = True
+        # Workers that refused to go may be asked again.
+        state.hosts.touch(host.host_id)
         if host.heartbeats >= retry_at:
             del state.retry_at[host.host_id]
     if capacity != (host.gpu_count, host.gpu_memory_bytes):

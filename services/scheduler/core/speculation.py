@@ -29,12 +29,14 @@ class SpeculationTotals:
     wasted_prepare_s: float = 0.0
     # GPU time of data that lay on a device and were not used.
     wasted_gpu_s: float = 0.0
-    # Workers that got a context before Run and whose cell ran there; the same of data on a device.
+    # Contexts opened before Run, those found in heartbeats after a restart included, and those whose cell, as it was
+    # prepared, ran there; the same of data on a device.
     contexts: int = 0
     contexts_used: int = 0
     on_device: int = 0
     on_device_used: int = 0
-    # Contexts that were left, or whose worker ended, before a cell came there; and how long they had waited.
+    # Contexts that were left, or whose worker ended, before a cell came there; and how long they had waited. Neither
+    # used nor wasted: data were laid there, or a cell came that was not prepared.
     contexts_wasted: int = 0
     wasted_context_s: float = 0.0
 

@@ -34,8 +34,10 @@ def limits_of(seed: int) -> Limits:
     if seed % 2:
         return limits
     furthest = WorkerStage.DEVICE_READY if seed % 4 else WorkerStage.CONTEXT_READY
+    # One in every eighth: there hosts are full of prepared workers.
     limits = replace(
-        limits, prepare_stage_max=furthest, contexts_per_gpu_max=1 + seed % 8 // 4, speculative_expiry_s=2.0)
+        limits, prepared_max_per_host=LIMITS.prepared_max_per_host if seed % 8 else 1, prepare_stage_max=furthest,
+        contexts_per_gpu_max=1 + seed % 8 // 4, speculative_expiry_s=2.0)
     if quiet(seed):
         return replace(limits, speculative_expiry_s=0.5)
     return replace(

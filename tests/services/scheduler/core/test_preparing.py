@@ -135,6 +135,22 @@ def test_full_host_skips_and_lets_the_oldest_expired_worker_go(new_rig: Any) -> 
     assert rig.one(act.PrepareWorker).session_id == "s3"
 
 
+def test_worker_that_refused_to_go_for_a_newer_one_is_asked_again_after_heartbeats(new_rig: Any, worker: Any) -> None:
+    rig = new_rig(prepared_max_per_host=1, speculative_expiry_s=1.0)
+    kept = (worker("w1", "s1", WorkerStage.HOST_READY, prepared="p"),)
+    rig.heartbeat(workers=kept)
+    rig.now_s += 2.0
+    rig.prepare("s2")
+    order = rig.one(act.EvictWorker)
+    rig.send(ev.EvictionEnded(order.host_id, order.worker_id, LeaseId(""), evicted=False))
+    rig.prepare("s3")
+    assert rig.all(act.EvictWorker) == []
+    for _ in range(rig.scheduler.state.limits.missed_heartbeats_max):
+        rig.heartbeat(workers=kept)
+    rig.prepare("s4")
+    assert rig.one(act.EvictWorker).worker_id == "w1"
+
+
 def test_prepare_under_way_takes_a_place_until_it_fails(new_rig: Any) -> None:
     rig = new_rig(prepared_max_per_host=1)
     rig.heartbeat()

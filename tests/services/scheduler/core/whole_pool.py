@@ -34,6 +34,7 @@ def check_index(state: State, now_s: float) -> None:
     for host in state.hosts.with_gpus():
         check_room(state, host, now_s)
     assert state.rooms.for_new.first(lambda _host_id: True) == most_room_for_new(state)
+    assert state.rooms.oldest_speculative.first(lambda _host_id: True) == oldest_speculative(state, now_s)
     assert set(state.hosts.shapes) == {host.shape for host in state.hosts.with_gpus()}
     everyone = [(host, worker) for host in state.hosts for worker in host.workers.values()]
     for session_id in {worker.session_id for _host, worker in everyone}:
@@ -70,6 +71,18 @@ def most_room_for_new(state: State) -> HostId | None:
         room = state.rooms.room(host.host_id)
         if host.workers.speculative + state.preparations.new_on_host(host.host_id) < state.limits.prepared_max_per_host:
             found.append((-len(room.free), -len(room.warm), len(host.workers), host.host_id))
+    return min(found)[-1] if found else None
+
+
+def oldest_speculative(state: State, now_s: float) -> HostId | None:
+    """On which of the hosts that are full the oldest speculative worker may go, found by looking at every host."""
+    found = []
+    for host in state.hosts.with_gpus():
+        oldest = state.rooms.room(host.host_id).oldest_speculative(now_s)
+        full = host.workers.speculative + state.preparations.new_on_host(host.host_id) >= (
+            state.limits.prepared_max_per_host)
+        if full and oldest is not None:
+            found.append((oldest.prepared_at_s, oldest.worker_id, host.host_id))
     return min(found)[-1] if found else None
 
 
