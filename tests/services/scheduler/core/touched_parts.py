@@ -24,7 +24,7 @@ from tests.services.scheduler.core.whole_pool import (
 )
 
 # Events between two looks at everything, and between two looks at what the index of rooms says of what was touched.
-WHOLE_EVERY, INDEX_EVERY = 128, 8
+WHOLE_EVERY, INDEX_EVERY = 256, 16
 _IDS = ("host_id", "session_id", "execution_id")
 _PARTS = ("lease", "record", "report")
 
