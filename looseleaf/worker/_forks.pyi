@@ -3,7 +3,7 @@ def fork_orphan() -> int:
 
     Returns its pid here and 0 in it. A process in between, which shares this one's memory and has ended when this
     returns, is the one that forks: the system copies the page tables once, as for one fork. Where vfork is an ordinary
-    fork it does the same with a copy. Raises OSError, also if the process in between is killed: then no new one goes on.
+    fork it does the same with a copy. Raises OSError, also if the process in between is killed: then none goes on.
 
     Only for a process that has no threads and never had one, those of native libraries included; nothing here checks
     it. Otherwise, if the process in between is killed during its fork, locks of the C library stay held in this one's
