@@ -12,6 +12,7 @@ from typing import Final
 
 # Looked at first; twice as many each time, until the mark is among them.
 _LOOKED_AT_MIN: Final = 64
+_TRIES_MAX: Final = 8
 
 
 class NewModules:
@@ -30,14 +31,26 @@ class NewModules:
         """In the order in which they came. Also while other threads import."""
         count = _LOOKED_AT_MIN
         while self._known:
-            # Each step is one call: no other thread changes the dictionary in the middle of it.
-            last = list(islice(reversed(sys.modules), count))
+            last = _last_modules(count)
+            if last is None:
+                break
             if __name__ in last:
                 return [name for name in last[: last.index(__name__)][::-1] if name not in self._known]
             if count >= len(sys.modules):
                 break  # somebody took the mark away
             count *= 2
+        # One call: no other thread changes the dictionary in the middle of it.
         return [name for name in list(sys.modules) if name not in self._known]
+
+
+def _last_modules(count: int) -> list[str] | None:
+    """The newest names, the last one first; None if other threads import so fast that they cannot be listed."""
+    for _ in range(_TRIES_MAX):
+        try:
+            return list(islice(reversed(sys.modules), count))
+        except RuntimeError:  # one was imported between two of these calls
+            continue
+    return None
 
 
 NEW_MODULES: Final = NewModules()
