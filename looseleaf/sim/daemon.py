@@ -192,6 +192,16 @@ def serves(worker: SimWorker, stage: WorkerStage, gpus: tuple[int, ...], *, leav
     return stage is WorkerStage.HOST_READY or worker.gpus in ((), gpus)
 
 
+def told_stage(worker: SimWorker, reached: WorkerStage) -> WorkerStage:
+    """How far the worker is said to be after a preparation up to `reached`: it has kept what it had on a device.
+
+    One that has run, or has a lease meanwhile, is not. As `services/worker_daemon/core/worker_life.py` has it.
+    """
+    if worker.has_run or worker.leased or not worker.gpus:
+        return reached
+    return max(reached, WorkerStage.DEVICE_READY if worker.loaded else WorkerStage.CONTEXT_READY)
+
+
 def preparation_s(mechanism: Mechanism, worker: SimWorker | None, source_hash: str, session: Session) -> float:
     """What is left to do up to host_ready of the session's cell on `worker`, None: on a new one."""
     if worker is not None and worker.source_hash == source_hash:

@@ -10,7 +10,7 @@ from looseleaf.services.scheduler.core import events as ev
 from looseleaf.services.scheduler.core.facts import Lease, StartPath, WorkerStage
 from looseleaf.services.worker_daemon.core.worker_life import Stage, WorkerFacts
 from looseleaf.services.worker_daemon.opening import Opening
-from looseleaf.sim.daemon import SimDaemon, SimWorker, serves
+from looseleaf.sim.daemon import SimDaemon, SimWorker, serves, told_stage
 from looseleaf.sim.model import Model
 from looseleaf.sim.policies import make_policy
 from looseleaf.sim.policies.looseleaf import LooseLeafPolicy
@@ -46,6 +46,17 @@ def test_preparation_goes_on_with_a_worker_where_a_real_daemon_would(
 ) -> None:
     ours, theirs = workers(held, has_run=has_run)
     assert serves(ours, stage, gpus, leave=leave) == Opening(Stage(int(stage)), gpus, leave=leave).serves(theirs)
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+@pytest.mark.parametrize("held", ["nothing", "context", "data"])
+def test_worker_is_as_far_after_a_preparation_in_host_memory_as_a_real_daemon_says(held: str, has_run: bool) -> None:
+    ours, theirs = workers(held, has_run=has_run)
+    assert told_stage(ours, WorkerStage.HOST_READY) == WorkerStage(int(theirs.prepared_stage))
+    # A Run has come meanwhile.
+    ours.gpus, ours.loaded, ours.leased = GPUS, "recipe", True
+    theirs.bind(GPUS)
+    assert told_stage(ours, WorkerStage.HOST_READY) == WorkerStage(int(theirs.prepared_stage)) == WorkerStage.HOST_READY
 
 
 @pytest.mark.parametrize("opened", [(), GPUS, (0,)])

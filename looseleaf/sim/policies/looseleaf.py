@@ -18,7 +18,7 @@ from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
 from looseleaf.services.scheduler.core.facts import ExecutionState, Lease, RecipeFacts, WorkerStage
 from looseleaf.services.scheduler.core.policy import Scheduler
-from looseleaf.sim.daemon import SimDaemon, SimWorker, attach_s, preparation_s, serves
+from looseleaf.sim.daemon import SimDaemon, SimWorker, attach_s, preparation_s, serves, told_stage
 from looseleaf.sim.frontend import SimFrontend, recipe_hash, recipe_of
 from looseleaf.sim.ledger import GpuState
 from looseleaf.sim.limits import HEARTBEAT_S, sim_limits
@@ -176,6 +176,7 @@ class LooseLeafPolicy:
             return
         if stage is WorkerStage.DEVICE_READY and not worker.loaded and not daemon.leased(worker.gpus):
             daemon.load(worker, worker.gpus, action.recipe.source_hash, action.recipe.device_bytes)
+        stage = told_stage(worker, stage)
         if not worker.leased:
             worker.change(WorkerStage.COMPLETED if worker.has_run and stage is WorkerStage.HOST_READY else stage)
         self._tell(ev.WorkerPrepared(
