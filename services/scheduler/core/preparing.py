@@ -98,7 +98,9 @@ def _order(state: State, event: PreparationRequested, host: Host, worker: Worker
         clear_gpus(state, host, gpus, worker)
     elif worker is None or worker.context_gpus != gpus:
         for other in to_leave(state, host, gpus, event.session_id, now_s):
-            demote(state, host, other, now_s)
+            # Two of one session may wait there, of which only one can be made ready at a time.
+            if state.preparations.get(other.session_id) is None:
+                demote(state, host, other, now_s)
     if worker is not None:
         worker.preparing = True
         state.speculation.contexts.type_in(worker.worker_id, now_s)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from looseleaf.ids import Epoch, HostId, SessionId, Version, WorkerId
 from looseleaf.services.scheduler.core import actions as act
 from looseleaf.services.scheduler.core import events as ev
-from looseleaf.services.scheduler.core.facts import ExecutionState, RecipeFacts, StartPath, WorkerStage
+from looseleaf.services.scheduler.core.facts import ExecutionState, RecipeFacts, StartPath, WorkerReport, WorkerStage
 from looseleaf.services.scheduler.core.limits import Limits
 from looseleaf.services.scheduler.core.sessions import Session
 from looseleaf.services.scheduler.core.speculation import count_fork, earn, forget_forks, fork_wait_s, how_far
@@ -269,6 +269,20 @@ def test_warm_worker_of_a_session_at_rest_makes_way_for_an_edit_one_that_is_type
     rig.prepare("s1", source="a", device_bytes=LARGE)
     assert rig.one(act.EvictWorker).worker_id == "w0"
     assert (rig.one(act.PrepareWorker).stage, rig.one(act.PrepareWorker).gpu_indices) == (DEVICE, (0,))
+
+
+def test_two_workers_of_one_session_leave_their_contexts_one_after_the_other(new_rig: Any) -> None:
+    rig = new_rig(
+        prepare_stage_max=CONTEXT, contexts_per_gpu_max=1, heartbeat_suspect_s=900.0, heartbeat_dead_s=1000.0)
+    told = tuple(
+        WorkerReport(
+            WorkerId(worker), SessionId("s1"), CONTEXT, prepared_source_hash="a", context_gpus=(0,))
+        for worker in ("w1", "w2"))
+    rig.heartbeat(workers=told)
+    rig.now_s += 21
+    rig.prepare("s2", source="b", device_bytes=SMALL)
+    orders = [(order.session_id, order.worker_id, order.leave_device) for order in rig.all(act.PrepareWorker)]
+    assert orders == [("s1", "w1", True), ("s2", "", False)]
 
 
 def test_nothing_goes_to_a_gpu_while_somebody_waits(new_rig: Any) -> None:
