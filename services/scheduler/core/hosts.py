@@ -40,6 +40,8 @@ class Worker:
     prepared: RecipeFacts | None = None
     prepared_at: int = 0
     prepared_at_s: float = 0.0
+    # When somebody last edited the cell for which it was made ready again; long ago if that cell is only a guess.
+    edited_at_s: float = -math.inf
     prepare_ms: float = 0.0
     has_run: bool = False
     eviction_priority: float = 0.0

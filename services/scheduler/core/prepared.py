@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from looseleaf.ids import Version
+from looseleaf.ids import LeaseId, Version
 from looseleaf.services.scheduler.core.actions import AnswerPreparation
 from looseleaf.services.scheduler.core.demoting import demote
 from looseleaf.services.scheduler.core.events import PreparationFailed, WorkerPrepared
+from looseleaf.services.scheduler.core.eviction import evictable
 from looseleaf.services.scheduler.core.facts import RecipeFacts, WorkerStage
 from looseleaf.services.scheduler.core.hosts import Host, Worker
 from looseleaf.services.scheduler.core.preparations import Preparation
@@ -33,10 +34,12 @@ def worker_prepared(state: State, event: WorkerPrepared, now_s: float) -> None:
             state.speculation.close_context(old.worker_id, now_s, used=False)
             # It may go now, from a GPU too.
             state.hosts.touch(host.host_id, old)
+            _end_replaced(state, host, old, now_s)
         if not worker.stage.busy and event.worker_id not in state.leases.workers_in_use(host.host_id):
             worker.stage = worker.stage if worker.stage.ready else WorkerStage.HOST_READY
             demoted = _settle_on_gpus(state, worker, host, event, now_s)
-            if (preparation.gpu_indices or preparation.context_gpus) and event.stage is WorkerStage.HOST_READY:
+            opens = preparation.gpu_indices or preparation.context_gpus
+            if opens and event.stage is WorkerStage.HOST_READY and not worker.has_run:
                 # A run has taken the GPU, or it cannot be opened: the next keystroke finds it no better.
                 later_s = now_s + state.limits.device_retry_s
                 state.sessions.touch(preparation.session_id).device_not_before_s = later_s
@@ -57,6 +60,16 @@ def worker_prepared(state: State, event: WorkerPrepared, now_s: float) -> None:
         worker = host.workers.get(event.worker_id)
         if worker is not None:
             demote(state, host, worker, now_s)
+
+
+def _end_replaced(state: State, host: Host, old: Worker, now_s: float) -> None:
+    """Ends a worker on which nothing has run and nothing is ready any more, or learns that its daemon has ended it.
+
+    Until a heartbeat tells that, it would count as one that its session has, and no other is made ready in its place.
+    """
+    in_use = old.worker_id in state.leases.workers_in_use(host.host_id)
+    if old.speculative and not in_use and evictable(old, host.heartbeats, now_s):
+        state.evict(host, old, LeaseId(""))
 
 
 def _cell(recipe: RecipeFacts) -> tuple[str, Version]:

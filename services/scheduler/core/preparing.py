@@ -7,6 +7,8 @@ end is in `prepared`.
 
 from __future__ import annotations
 
+import math
+
 from looseleaf.ids import WorkerId
 from looseleaf.services.scheduler.core.actions import AnswerPreparation, PrepareWorker
 from looseleaf.services.scheduler.core.contexts import to_leave
@@ -67,6 +69,7 @@ def _start(state: State, event: PreparationRequested, now_s: float) -> None:
     for host, worker in own:
         if worker.prepared is not None and worker.prepared.covers(event.recipe):
             worker.prepared_at_s = now_s
+            _note_edit(worker, event, now_s)
             state.speculation.contexts.type_in(worker.worker_id, now_s)
             state.hosts.touch(host.host_id, worker)
             if choose_stage(state, event, host, worker, now_s)[0] > reached(worker):
@@ -90,6 +93,10 @@ def _start(state: State, event: PreparationRequested, now_s: float) -> None:
         _order(state, event, new_host, None, now_s)
 
 
+def _note_edit(worker: Worker, event: PreparationRequested, now_s: float) -> None:
+    worker.edited_at_s = -math.inf if event.predicted else now_s
+
+
 def _order(state: State, event: PreparationRequested, host: Host, worker: Worker | None, now_s: float) -> None:
     worker_id = worker.worker_id if worker is not None else WorkerId("")
     stage, gpus = choose_stage(state, event, host, worker, now_s)
@@ -103,6 +110,7 @@ def _order(state: State, event: PreparationRequested, host: Host, worker: Worker
                 demote(state, host, other, now_s)
     if worker is not None:
         worker.preparing = True
+        _note_edit(worker, event, now_s)
         state.speculation.contexts.type_in(worker.worker_id, now_s)
         if not worker.gpu_indices:
             # A Run that comes meanwhile goes there too.

@@ -84,11 +84,12 @@ def _idle_gpus(
 ) -> tuple[int, ...]:
     """GPUs of the host that nobody needs now, or those on which the worker's data lie already; empty: too few.
 
-    Free ones first, then those of completed workers that were not prepared lately, the least valuable first: a cell
-    that somebody edits is nearer to its Run than one of a session where nobody does.
+    Free ones first, then those of completed workers in whose sessions nobody edits a cell, the least valuable first:
+    who edits is nearer to a Run. A worker with a context goes nowhere else: it would be another one, made from nothing.
     """
+    count = event.recipe.gpu_count
     if worker is not None and worker.gpu_indices:
-        return worker.gpu_indices if len(worker.gpu_indices) == event.recipe.gpu_count else ()
+        return worker.gpu_indices if len(worker.gpu_indices) == count else ()
     room = state.rooms.look_at(host.host_id, now_s)
     if room is None:
         return ()
@@ -98,7 +99,10 @@ def _idle_gpus(
             index for index in range(host.gpu_count) if host.spare_bytes(index) < event.recipe.gpu_bytes}
     # From the end, since runs take the first free ones.
     idle = [index for index in reversed(room.free) if index not in not_these]
-    count = event.recipe.gpu_count
+    if worker is not None and worker.context_gpus:
+        idle += _unused_gpus(state, event, room, not_these, now_s)
+        fits = len(worker.context_gpus) == count and set(worker.context_gpus).issubset(idle)
+        return worker.context_gpus if fits else ()
     if len(idle) < count:
         idle += _unused_gpus(state, event, room, not_these, now_s)
     return tuple(sorted(idle[:count])) if len(idle) >= count else ()
@@ -108,7 +112,7 @@ def _unused_gpus(
     state: State, event: PreparationRequested, room: HostRoom, not_these: set[int], now_s: float,
 ) -> list[int]:
     def unused(worker: Worker) -> bool:
-        lately = worker.prepared is not None and now_s - worker.prepared_at_s < state.limits.speculative_expiry_s
+        lately = worker.prepared is not None and now_s - worker.edited_at_s < state.limits.speculative_expiry_s
         completed = worker.has_run and worker.hold is None and worker.worker_id in room.may_go
         return completed and not lately and worker.session_id != event.session_id
 

@@ -58,7 +58,27 @@ def test_run_is_given_the_gpu_that_an_expired_cells_replaced_worker_leaves(new_r
     assert rig.all(act.EvictWorker) == []
     # A process cannot leave its device: another one holds the data now.
     rig.send(ev.WorkerPrepared(order.request_id, WorkerId("w2"), 5.0))
-    assert rig.one(act.EvictWorker).worker_id == "w1"
+    ended = rig.one(act.EvictWorker)
+    assert ended.worker_id == "w1"
+    rig.send(ev.EvictionEnded(ended.host_id, ended.worker_id, ended.lease_id, True))
+    assert rig.one(act.GrantLease).lease.session_id == "s2"
+
+
+def test_replaced_worker_does_not_count_as_its_sessions_any_more(far: Any) -> None:
+    park(far, "s1", "w1")
+    far.prepare("s1", source="next", version=2, device_bytes=LARGE, predicted=True)
+    far.send(ev.WorkerPrepared(far.one(act.PrepareWorker).request_id, WorkerId("w2"), 700.0))
+    ended = far.one(act.EvictWorker)
+    assert (ended.worker_id, ended.lease_id) == ("w1", "")
+    far.send(ev.EvictionEnded(ended.host_id, ended.worker_id, ended.lease_id, True))
+    assert [worker.worker_id for _host, worker in far.scheduler.state.hosts.workers_of(SessionId("s1"))] == ["w2"]
+
+
+def test_replaced_worker_that_has_run_may_hold_variables_and_is_left_to_its_daemon(far: Any) -> None:
+    far.finish(far.lease("x1"), worker="w1")
+    far.prepare("s1", source="next", version=2)
+    far.send(ev.WorkerPrepared(far.one(act.PrepareWorker).request_id, WorkerId("w2"), 700.0))
+    assert far.all(act.EvictWorker) == []
 
 
 @given(
@@ -269,6 +289,56 @@ def test_warm_worker_of_a_session_at_rest_makes_way_for_an_edit_one_that_is_type
     rig.prepare("s1", source="a", device_bytes=LARGE)
     assert rig.one(act.EvictWorker).worker_id == "w0"
     assert (rig.one(act.PrepareWorker).stage, rig.one(act.PrepareWorker).gpu_indices) == (DEVICE, (0,))
+
+
+def test_warm_worker_of_a_guessed_cell_makes_way_for_an_edit(new_rig: Any) -> None:
+    rig = new_rig(prepare_stage_max=DEVICE, heartbeat_suspect_s=900.0, heartbeat_dead_s=1000.0)
+    rig.heartbeat(gpus=1)
+    rig.prepare("s0", source="cell", device_bytes=LARGE)
+    done(rig, "w0")
+    rig.finish(rig.lease("x0", "s0"), worker="w0")
+    rig.prepare("s0", source="next", version=2, device_bytes=LARGE, predicted=True)
+    done(rig, "w0")
+    rig.prepare("s1", source="a", device_bytes=LARGE)
+    assert rig.one(act.EvictWorker).worker_id == "w0"
+    assert (rig.one(act.PrepareWorker).stage, rig.one(act.PrepareWorker).gpu_indices) == (DEVICE, (0,))
+
+
+def test_data_are_laid_where_the_context_is_or_nowhere(new_rig: Any) -> None:
+    rig = new_rig(prepare_stage_max=DEVICE, heartbeat_suspect_s=900.0, heartbeat_dead_s=1000.0)
+    rig.heartbeat(gpus=2)
+    first, second = rig.lease("x0", "s0"), rig.lease("x9", "s9")
+    rig.finish(first, worker="w0")
+    rig.prepare("s0", source="next", version=2, device_bytes=LARGE)
+    done(rig, "w0")
+    rig.prepare("s1", source="a", device_bytes=LARGE)
+    assert (rig.one(act.PrepareWorker).stage, rig.one(act.PrepareWorker).gpu_indices) == (CONTEXT, (0,))
+    done(rig, "w1")
+    rig.finish(second)
+    # The other GPU is free: only another worker could go there.
+    rig.prepare("s1", source="a", device_bytes=LARGE)
+    assert rig.one(act.AnswerPreparation).worker_id == "w1"
+    assert rig.all(act.PrepareWorker) == []
+    rig.prepare("s1", source="b", version=2, device_bytes=LARGE)
+    order = rig.one(act.PrepareWorker)
+    assert (order.worker_id, order.stage, order.gpu_indices) == ("w1", CONTEXT, (0,))
+    done(rig, "w1")
+    # Nobody edits the other cell any more.
+    rig.now_s += 21
+    rig.prepare("s1", source="b", version=2, device_bytes=LARGE)
+    order = rig.one(act.PrepareWorker)
+    assert (order.worker_id, order.stage, order.gpu_indices) == ("w1", DEVICE, (0,))
+    assert rig.one(act.EvictWorker).worker_id == "w0"
+
+
+def test_worker_that_stays_on_its_gpu_is_no_sign_of_a_device_that_cannot_be_opened(far: Any) -> None:
+    far.finish(far.lease("x1", "s1"), worker="w1")
+    far.prepare("s1", source="next", version=2, device_bytes=LARGE, predicted=True)
+    order = far.one(act.PrepareWorker)
+    assert (order.worker_id, order.gpu_indices) == ("w1", (0,))
+    # What a daemon says of one that has run.
+    far.send(ev.WorkerPrepared(order.request_id, order.worker_id, 50.0, stage=HOST))
+    assert far.scheduler.state.sessions.touch(SessionId("s1")).device_not_before_s <= far.now_s
 
 
 def test_two_workers_of_one_session_leave_their_contexts_one_after_the_other(new_rig: Any) -> None:
