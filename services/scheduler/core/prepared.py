@@ -80,8 +80,6 @@ def _cell(recipe: RecipeFacts) -> tuple[str, Version]:
 def _settle_on_gpus(state: State, worker: Worker, host: Host, event: WorkerPrepared, now_s: float) -> bool:
     """Takes in where the worker is ready. True if its data must leave a device, since a lease has it meanwhile."""
     session = state.sessions.touch(worker.session_id)
-    if event.stage is WorkerStage.DEVICE_READY:
-        state.speculation.laid(worker)
     worker.context_gpus = event.gpu_indices if event.stage is WorkerStage.CONTEXT_READY else ()
     if worker.context_gpus:
         state.speculation.open_context(worker, host.host_id, state.sessions.tenant(worker.session_id), now_s)
@@ -103,10 +101,8 @@ def _settle_on_gpus(state: State, worker: Worker, host: Host, event: WorkerPrepa
 
 def park(state: State, host: Host, worker: Worker, now_s: float) -> None:
     """A worker's data lie on GPUs without a lease; from now on that is charged unless it is a warm one."""
-    if not worker.has_run and worker.worker_id not in state.speculation.parked:
-        tenant = state.sessions.tenant(worker.session_id)
-        state.speculation.parked[worker.worker_id] = Parked(
-            host.host_id, worker.session_id, tenant, len(worker.gpu_indices), now_s)
+    tenant = state.sessions.tenant(worker.session_id)
+    state.speculation.park(worker, Parked(host.host_id, worker.session_id, tenant, len(worker.gpu_indices), now_s))
 
 
 def preparation_failed(state: State, event: PreparationFailed, now_s: float) -> None:

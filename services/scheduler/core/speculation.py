@@ -92,9 +92,11 @@ class Speculation:
         self.totals.wasted_gpu_s += wasted_gpu_s
         session.spare_gpu_s -= wasted_gpu_s
 
-    def laid(self, worker: Worker) -> None:
-        """A preparation laid the worker's data on GPUs; called before the worker's own facts say so."""
-        self.totals.on_device += not worker.has_run and worker.worker_id not in self.parked
+    def park(self, worker: Worker, parked: Parked) -> None:
+        """A preparation laid the worker's data on GPUs: its answer and a heartbeat say so, which counts once."""
+        if not worker.has_run and worker.worker_id not in self.parked:
+            self.parked[worker.worker_id] = parked
+            self.totals.on_device += 1
 
     def take(self, worker: Worker, gpus: tuple[int, ...]) -> None:
         """A cell that the worker's preparation covers got it on `gpus`."""

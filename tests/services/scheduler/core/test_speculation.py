@@ -504,3 +504,20 @@ def test_budget_never_exceeds_its_burst(used: list[float]) -> None:
     for gpu_s in used:
         earn(session, gpu_s, limits)
         assert session.spare_gpu_s <= limits.waste_burst_gpu_s
+
+
+@pytest.mark.parametrize("heard_first", [False, True])
+def test_data_on_a_gpu_count_once_whether_answer_or_heartbeat_tells_first(
+    far: Any, worker: Any, heard_first: bool
+) -> None:
+    far.prepare("s1", source="a", device_bytes=LARGE)
+    order = far.one(act.PrepareWorker)
+    answer = ev.WorkerPrepared(order.request_id, WorkerId("w1"), 700.0, stage=DEVICE, gpu_indices=order.gpu_indices)
+    told = worker("w1", "s1", DEVICE, gpus=order.gpu_indices, prepared="a")
+    if heard_first:
+        # GPUs that a preparation is to get are believed from its answer on; its worker is there already.
+        far.heartbeat(gpus=4, workers=(told,))
+    far.send(answer)
+    far.heartbeat(gpus=4, workers=(told,))
+    far.heartbeat(gpus=4, workers=(told,))
+    assert far.scheduler.state.speculation.totals.on_device == 1
