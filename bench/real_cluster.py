@@ -29,6 +29,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
+import machine
 import nbformat
 import nbformat.v4 as nbf
 
@@ -315,8 +316,6 @@ def main(argv: Sequence[str] | None = None) -> Figures:
             shutil.copytree(folder, options.keep, ignore=shutil.ignore_patterns("d"), dirs_exist_ok=True)
     print("\n".join(lines(figures)))
     if options.json is not None:
-        import machine
-
         figures.machine = {**machine.facts(), "load_average_after": machine.load_average()}
         options.json.write_text(json.dumps(asdict(figures), indent=1) + "\n")
     return figures

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,7 @@ def test_run_goes_on_from_the_failed_cell_on_another_host(two_hosts: LocalCluste
 
     async def run_until_its_host_is_gone() -> Outcome:
         record = ResumeRecord.beside(tmp_path / "out.ipynb")
+        others = _kernels()
         running = asyncio.create_task(
             run_notebook_async(notebook(), str(two_hosts.kernel_socket("h0")), folder=tmp_path, record=record)
         )
@@ -57,7 +59,7 @@ def test_run_goes_on_from_the_failed_cell_on_another_host(two_hosts: LocalCluste
                 assert not running.done(), running.result()
                 await asyncio.sleep(POLL_S)
             await _until_durable(two_hosts, record)
-        _kill_host(two_hosts, "h0")
+        _kill_host(two_hosts, "h0", _kernels() - others)
         return (await running).outcome
 
     assert asyncio.run(run_until_its_host_is_gone()) is Outcome.SYSTEM_FAILED
@@ -87,10 +89,19 @@ async def _until_durable(cluster: LocalCluster, record: ResumeRecord) -> None:
             await asyncio.sleep(POLL_S)
 
 
-def _kill_host(cluster: LocalCluster, host_id: str) -> None:
-    """SIGKILL for its daemon, its zygotes and workers, and for this test's kernel, which runs there too."""
+def _kernels() -> set[psutil.Process]:
+    """Kernels under this test's process: those of other tests may still end."""
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "looseleaf.kernel" in process.cmdline():
+                found.add(process)
+    return found
+
+
+def _kill_host(cluster: LocalCluster, host_id: str, kernels: set[psutil.Process]) -> None:
+    """SIGKILL for its daemon, its zygotes and workers, and for the run's kernel, which runs there too."""
     daemon = psutil.Process(cluster.pid(f"daemon-{host_id}"))
-    kernels = [p for p in psutil.Process().children(recursive=True) if "looseleaf.kernel" in p.cmdline()]
     assert len(kernels) == 1
     for process in (daemon, *daemon.children(recursive=True), *kernels):
         process.kill()

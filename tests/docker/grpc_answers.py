@@ -183,8 +183,9 @@ def masked(text: str) -> str:
     text = re.sub(r'"[0-9a-f]{16,}"', '"HASH"', text)
     text = re.sub(r'"[A-Za-z0-9+/]{20,}={0,2}"', '"BYTES"', text)
     text = re.sub(r'"\d{4}-\d\d-\d\dT[0-9:.]+Z"', '"TIME"', text)
-    # A figure that is zero is left out, and these depend on when the scheduler looked.
+    # A figure that is zero is left out, and these depend on when the scheduler looked, or the daemon at its zygotes.
     text = re.sub(r',\n *"gpuS": [^\n]*', "", text)
+    text = re.sub(r'\n *"pssBytes": [^\n]*,(?=\n)', "", text)
     text = re.sub(r'"speculation": \{[^}]*\}', '"speculation": {}', text)
     # What stands alone after a name or in a list; ports and names with digits are no figures.
     return re.sub(r'((?<=: )|(?<=  ))"?-?\d+(\.\d+)?([eE]-?\d+)?"?(?=[,\n])', "N", text)
