@@ -162,7 +162,7 @@ def draw(sizes: Sequence[Size], path: Path) -> None:
         others = [(peer, values) for peer, values in sorted(size.peers.seconds.items())]
         seen = [(what, statistics.median(values)) for what, values in [*ours, *others] if values]
         _bars(axes[1][column], seen, "cold preparation")
-    figure.savefig(path, dpi=110)
+    figure.savefig(path, dpi=80)
 
 
 def _bars(axes: Any, values: Sequence[tuple[str, float]], title: str) -> None:
