@@ -78,7 +78,6 @@ class DeviceBackend(Protocol):
         """Set again what `device_state` told; states of devices that are not here are ignored."""
 
 
-
 def host_bytes(storage: Any) -> memoryview:
     """The bytes of a CPU storage, not copied; writable; the view keeps the storage alive."""
     size = int(storage.nbytes())

@@ -32,6 +32,7 @@ from looseleaf.worker.zygote_imports import (
 if TYPE_CHECKING:
     from looseleaf.worker.child import Birth, Inheritance
 
+
 def become_node(
     birth: Birth, inherited: Inheritance, environment: Environment, imports: Sequence[str]
 ) -> NoReturn:

@@ -170,7 +170,6 @@ class StoreIndex:
             raise PreconditionFailed("STORE_FORMAT", text)
 
 
-
 def split_release(row: bytes) -> Counter[bytes]:
     """How many references of each object a release row gives back."""
     if len(row) % keys.OBJECT_KEY_BYTES:

@@ -14,7 +14,7 @@ from looseleaf.ids import HostId, SessionId, new_request_id
 from looseleaf.protocol import fields
 from looseleaf.rpc.client import NO_DEADLINE, Channel
 from looseleaf.rpc.store_client import StoreClient
-from looseleaf.services.worker_daemon.wire import cell_text, recipe_body
+from looseleaf.services.worker_daemon.wire import Body, cell_text, recipe_body
 from looseleaf.v1 import frontend_pb2, recipe_pb2
 from looseleaf.v1 import worker_daemon_pb2 as pb
 from looseleaf.v1.frontend_pb2_grpc import FrontendServiceStub
@@ -33,8 +33,6 @@ EVICTIONS_MAX = 256
 
 # Signals of a front end that say that somebody changes a cell's text.
 EDITED_KINDS = ("edit", "paste")
-
-Body = dict[str, Any]
 
 
 class Peers:

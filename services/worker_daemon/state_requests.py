@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import astuple, dataclass, field
-from typing import Any
 
 import structlog
 
@@ -31,11 +30,11 @@ from looseleaf.services.worker_daemon.core.unit_cache import UnitCache
 from looseleaf.services.worker_daemon.expected_version import ExpectedVersion
 from looseleaf.services.worker_daemon.regions import HostRegions
 from looseleaf.services.worker_daemon.save_patience import STORE_FULL_REASONS, SavePatience
+from looseleaf.services.worker_daemon.wire import Body
 from looseleaf.units import MIB, REGION_BYTES
 
 log = structlog.get_logger()
 
-Body = dict[str, Any]
 Handler = Callable[[Body, list[int]], Awaitable[Reply]]
 
 REGIONS_PER_REQUEST_MAX = 100_000

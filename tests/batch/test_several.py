@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from batch_fixtures import write_notebook_of
 
@@ -17,6 +16,7 @@ from looseleaf.batch.pool import Pool
 from looseleaf.batch.report import CellRecord
 from looseleaf.batch.run import BatchResult, Outcome
 from looseleaf.batch.several import RunOptions, RunsResult, run_all
+from tests.kernel_processes import kernels
 
 WAIT = "import threading\nprint('waits', flush=True)\nthreading.Event().wait(100)"
 
@@ -43,11 +43,6 @@ class Heard:
     def ended(self, index: int, result: BatchResult) -> None:
         self.events.append((str(result.outcome), index))
         self.under_way -= result.outcome is not Outcome.SKIPPED
-
-
-def kernels() -> set[psutil.Process]:
-    """Our kernels below this process."""
-    return {p for p in psutil.Process().children(recursive=True) if "looseleaf.kernel" in " ".join(p.cmdline())}
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from looseleaf.ids import SessionId
 from looseleaf.local.cluster import LocalCluster
 from looseleaf.rpc.client import open_channel
 from looseleaf.rpc.store_client import StoreClient
+from tests.kernel_processes import kernels
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -50,7 +50,7 @@ def test_run_goes_on_from_the_failed_cell_on_another_host(two_hosts: LocalCluste
 
     async def run_until_its_host_is_gone() -> Outcome:
         record = ResumeRecord.beside(tmp_path / "out.ipynb")
-        others = _kernels()
+        others = kernels()
         running = asyncio.create_task(
             run_notebook_async(notebook(), str(two_hosts.kernel_socket("h0")), folder=tmp_path, record=record)
         )
@@ -59,7 +59,7 @@ def test_run_goes_on_from_the_failed_cell_on_another_host(two_hosts: LocalCluste
                 assert not running.done(), running.result()
                 await asyncio.sleep(POLL_S)
             await _until_durable(two_hosts, record)
-        _kill_host(two_hosts, "h0", _kernels() - others)
+        _kill_host(two_hosts, "h0", kernels() - others)
         return (await running).outcome
 
     assert asyncio.run(run_until_its_host_is_gone()) is Outcome.SYSTEM_FAILED
@@ -89,19 +89,9 @@ async def _until_durable(cluster: LocalCluster, record: ResumeRecord) -> None:
             await asyncio.sleep(POLL_S)
 
 
-def _kernels() -> set[psutil.Process]:
-    """Kernels under this test's process: those of other tests may still end."""
-    found = set()
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if "looseleaf.kernel" in process.cmdline():
-                found.add(process)
-    return found
-
-
-def _kill_host(cluster: LocalCluster, host_id: str, kernels: set[psutil.Process]) -> None:
+def _kill_host(cluster: LocalCluster, host_id: str, its_kernels: set[psutil.Process]) -> None:
     """SIGKILL for its daemon, its zygotes and workers, and for the run's kernel, which runs there too."""
     daemon = psutil.Process(cluster.pid(f"daemon-{host_id}"))
-    assert len(kernels) == 1
-    for process in (daemon, *daemon.children(recursive=True), *kernels):
+    assert len(its_kernels) == 1
+    for process in (daemon, *daemon.children(recursive=True), *its_kernels):
         process.kill()

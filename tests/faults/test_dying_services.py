@@ -168,7 +168,6 @@ def _asked_twice(pool: Pool, lease: Any, cell: HeldCell) -> tuple[str, list[str]
         return await ask_scheduler(), await ask_daemon()
 
 
-
     return asyncio.run(ask())
 
 

@@ -223,7 +223,6 @@ async def test_turns_run_some_let_some_wait_and_refuse_the_rest() -> None:
     assert (entered, turns.waiting) == ([0, 2], 0)
 
 
-
 def test_save_is_admitted_only_within_the_room_of_its_tenant(small: Store) -> None:
     Saver(small)
     upload = small.regions.begin_upload()
